@@ -34,7 +34,8 @@
 #include "common/usage.h"
 
 /* REMOVED_GRACE_MS: of workers of a removed node, which can store nothing any more. FLUSH_MS: for the last
- * events to be committed. HELLO_MS: for the last hello to be sent. UNTIL_TICK_S: between two looks at the clock, which may be set meanwhile. */
+ * events to be committed. HELLO_MS: for the last hello to be sent. UNTIL_TICK_S: between two looks at the
+ * clock, which may be set meanwhile. */
 enum {
     JOIN_WAIT_MS = 60000,
     REMOVED_GRACE_MS = 5000,
@@ -71,7 +72,7 @@ struct agent {
     bool stopping; /* the agent ends; its workers too, unless SIGUSR2 ends it */
     bool leaving;  /* the agent ends with its workers */
     bool flushing; /* no worker is left; the last events are on their way */
-    bool removed; /* an administrator has removed this node from the cluster */
+    bool removed;  /* an administrator has removed this node from the cluster */
     bool connected;
     uint64_t complained_ns;
 };
@@ -403,10 +404,11 @@ static int until_check(struct agent *agent, struct err *err)
         agent->config.until_us = agent->options.until_us;
     return agent->config.until_us == 0 || leaves_in_s(agent) > 0
                ? 0
-               : err_set(err, ERR_DENIED,
-                         "this machine is here until %s, and its jobs would have to leave it %.0f s (`grace`) "
-                         "before that: give a later `until`",
-                         clock_rfc3339(agent->config.until_us, shown), agent->config.grace_s);
+               : err_set(
+                     err, ERR_DENIED,
+                     "this machine is here until %s, and its jobs would have to leave it %.0f s (`grace`) "
+                     "before that: give a later `until`",
+                     clock_rfc3339(agent->config.until_us, shown), agent->config.grace_s);
 }
 
 /* Reads the configuration and loads the identity, or joins the cluster. */

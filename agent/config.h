@@ -32,7 +32,8 @@
 
 enum { AGENT_DEVICES_MAX = 64, AGENT_NAME_SIZE = 65 };
 
-/* Rates of a paced device, which computes on the CPU and takes the time of these (engine/device/backend.h). */
+/* Rates of a paced device, which computes on the CPU and takes the time of these (engine/device/backend.h).
+ */
 struct agent_pace {
     double flops, flops_16, bytes_per_s, bus_bytes_per_s, launch_s;
 };
@@ -49,9 +50,9 @@ struct agent_device {
     uint64_t
         base_bytes; /* of a card: memory that a worker takes beyond the limit (cards.h); 0: none or unknown */
     struct agent_pace pace; /* of a paced device */
-    char visible[48]; /* CUDA_VISIBLE_DEVICES that the card's worker needs (cards.h); or "" */
-    bool configured;  /* the configuration gives memory_limit_bytes */
-    bool locked;      /* `lock` is an open file that reserves the card for this agent (card_lock) */
+    char visible[48];       /* CUDA_VISIBLE_DEVICES that the card's worker needs (cards.h); or "" */
+    bool configured;        /* the configuration gives memory_limit_bytes */
+    bool locked;            /* `lock` is an open file that reserves the card for this agent (card_lock) */
     int lock;
 };
 

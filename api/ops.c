@@ -168,7 +168,8 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          (double)c->download_bytes);
     line(out, "motley_files_disk_bytes", "gauge", "Size of the disk that holds jobs' files.",
          (double)blob_dir_bytes(app->blobs));
-    line(out, "motley_files_free_bytes", "gauge", "What is free of it.", (double)blob_dir_free_bytes(app->blobs));
+    line(out, "motley_files_free_bytes", "gauge", "What is free of it.",
+         (double)blob_dir_free_bytes(app->blobs));
     line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
          pool_waiting(app->pool));
 }

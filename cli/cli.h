@@ -64,8 +64,9 @@ struct cli {
     char home[4096];   /* folder of Motley's files (--home); LOCAL_HOME_BYTES of local/local.h */
     struct http *http; /* opened on first use */
     char address[256]; /* the server's address, for messages */
-    char train[256], eval[256]; /* files that a specification named, of which the server knows the content alone */
-    int exit_status;   /* exit status of a command that succeeds; usually CLI_DONE */
+    char train[256],
+        eval[256];   /* files that a specification named, of which the server knows the content alone */
+    int exit_status; /* exit status of a command that succeeds; usually CLI_DONE */
 };
 
 /* Returns the value of an option ("" for a flag), or NULL when it was not given. */

@@ -46,8 +46,7 @@ struct http *client_connect(struct cli *cli, struct err *err)
         const struct http_options options = {
             .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
         http = http_create(&options, err);
-    }
-    else
+    } else
         err_wrap(err, "%s/client.json", cli->home);
     json_decref(document);
     return http;

@@ -46,8 +46,8 @@ json_t *given_json(const char *path, size_t most, struct err *err)
     return document;
 }
 
-/* Prints what else is wrong with a specification, beside the first mistake, which `first` names: who mends one
- * mistake after another asks once for each. */
+/* Prints what else is wrong with a specification, beside the first mistake, which `first` names: who mends
+ * one mistake after another asks once for each. */
 static void say_others(const char *path, const json_t *document, const char *first)
 {
     json_t *all = json_array(), *one;

@@ -43,7 +43,8 @@ int command_nodes(struct cli *cli, struct err *err)
     if (!cli->json)
         show_unknown(json_object_get(answer, "unknown_jobs"));
     return show_list(cli, answer, "nodes",
-                     "NODE:name:s STATE:state:s RELEASE:release:s ADDRESS:address:s LAST-SEEN:last_seen:w REFUSED:refused:n "
+                     "NODE:name:s STATE:state:s RELEASE:release:s ADDRESS:address:s LAST-SEEN:last_seen:w "
+                     "REFUSED:refused:n "
                      "WHY:why:s",
                      err);
 }

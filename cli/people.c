@@ -372,9 +372,9 @@ int command_share(struct cli *cli, struct err *err)
     int result = client_call(cli, "POST", body, &answer, err, "/v1/jobs/%lld/share", (long long)id);
     json_decref(body);
     snprintf(text, sizeof(text), "job %lld is seen by %s%s", (long long)id,
-             group                                   ? "group "
+             group                                ? "group "
              : strcmp(cli->words[1], "mine") == 0 ? "its owner alone"
-                                                     : "everyone",
+                                                  : "everyone",
              group ? cli->words[2] : "");
     return result < 0 ? -1 : said(cli, answer, text, err);
 }

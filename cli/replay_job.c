@@ -254,9 +254,9 @@ static int plan_again(struct cli *cli, struct recorded *run, struct again *again
         .programs = true, .runnable_only = !cli_option(cli, "--placement") && !cli_option(cli, "--cluster")};
     again->added = json_array();
     /* The run is compared with plans that compute as it did. */
-    json_t *spec = spec_computed(json_object_get(run->job, "spec"),
-                                 json_string_value(json_object_get(json_object_get(run->job, "inputs"),
-                                                                   "compute")));
+    json_t *spec =
+        spec_computed(json_object_get(run->job, "spec"),
+                      json_string_value(json_object_get(json_object_get(run->job, "inputs"), "compute")));
     json_t *inputs = given_by_server(cli, spec, NULL, err);
     json_decref(spec);
     if (!inputs)

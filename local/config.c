@@ -75,8 +75,8 @@ static const struct doc_field device_fields[] = {
 };
 static const struct doc device_doc = DOC(given_device, device_fields);
 
-/* A service on one machine is stopped by a person who waits for it: jobs that need longer for a step go on from
- * their last checkpoint, unless the configuration gives them more. */
+/* A service on one machine is stopped by a person who waits for it: jobs that need longer for a step go on
+ * from their last checkpoint, unless the configuration gives them more. */
 #define AGENT_GRACE_S 5
 
 struct local_agent {

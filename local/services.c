@@ -258,9 +258,9 @@ static int agent_add(const struct making *m, const json_t *agent)
     if (!program)
         return -1;
     const double grace_s = json_number_value(json_object_get(agent, "grace"));
-    return service_add(m, json_pack("{s:s, s:s, s:[o,s,s,s,s,s,o], s:i, s:I, s:o, s:o}", "role", "agent", "name",
-                                    name, "argv", program, "--api", m->url, "--home", path, "--config",
-                                    path_json(m, "%s", file), "phase", 2, "stop_ms",
+    return service_add(m, json_pack("{s:s, s:s, s:[o,s,s,s,s,s,o], s:i, s:I, s:o, s:o}", "role", "agent",
+                                    "name", name, "argv", program, "--api", m->url, "--home", path,
+                                    "--config", path_json(m, "%s", file), "phase", 2, "stop_ms",
                                     (json_int_t)(1e3 * grace_s) + AGENT_END_MS, "join_file",
                                     path_json(m, "run/join/%s", name), "enrolled_file",
                                     path_json(m, "agents/%s/agent.json", name)));

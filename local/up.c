@@ -352,8 +352,8 @@ static int wait_ready(struct coming_up *u)
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
         agents += !agent_is_removed(u->home, name);
         if (agent_is_removed(u->home, name))
-            say(u, "node %s was removed from the cluster: to have it again, delete %s/agents/%s", name, u->home,
-                name);
+            say(u, "node %s was removed from the cluster: to have it again, delete %s/agents/%s", name,
+                u->home, name);
     }
     say(u, agents == 1 ? "%zu agent is ready" : "%zu agents are ready", agents);
     return 0;

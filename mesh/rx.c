@@ -99,7 +99,8 @@ static int receive_data(struct mesh_peer_state *p, const struct wire_frame *f, s
     uint64_t *offset = rx->current ? &rx->current->offset : rx->arriving ? &rx->arriving->offset : NULL;
     uint64_t size = rx->current ? rx->current->size : rx->arriving ? rx->arriving->size : 0;
     uint8_t *to = rx->current ? rx->current->to : rx->arriving ? rx->arriving->bytes : NULL;
-    if (status == 0 && (!offset || f->sequence != rx->begun - 1 || f->offset != *offset || f->message_bytes != size))
+    if (status == 0 &&
+        (!offset || f->sequence != rx->begun - 1 || f->offset != *offset || f->message_bytes != size))
         status =
             err_set(err, ERR_PEER, "%s: queue %u: a chunk of message %llu does not continue what came before",
                     p->name, f->queue, (unsigned long long)f->sequence);

@@ -179,7 +179,8 @@ static uint32_t tree_neighbours(const struct plan *plan, uint32_t g, uint32_t ra
     const struct plan_group *group = &plan->groups[g];
     int32_t parent, children[2];
     plan_group_tree(group, (uint32_t)plan_group_position(group, rank), &parent, children);
-    return (with_parent && parent >= 0 ? 1u : 0u) + (children[0] >= 0 ? 1u : 0u) + (children[1] >= 0 ? 1u : 0u);
+    return (with_parent && parent >= 0 ? 1u : 0u) + (children[0] >= 0 ? 1u : 0u) +
+           (children[1] >= 0 ? 1u : 0u);
 }
 
 /* Returns the bytes of adapter files and lists of files that the rank's children in the tree of all ranks

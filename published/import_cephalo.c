@@ -148,8 +148,7 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
         if (!json_is_number(cap) || !(json_number_value(cap) > 0))
             return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib[%u]: not a size above 0", g);
         uint32_t k = 0;
-        while (k < count &&
-               (strcmp(c->kind_name[k], name) != 0 || c->kind_cap[k] != json_number_value(cap)))
+        while (k < count && (strcmp(c->kind_name[k], name) != 0 || c->kind_cap[k] != json_number_value(cap)))
             k++;
         if (k == count) {
             c->kind_name[k] = name;

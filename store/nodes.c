@@ -18,10 +18,14 @@ static const struct pg_statement list_nodes = {
     " CASE WHEN n.barred THEN 'barred' WHEN " LEAVING " THEN 'leaving' WHEN " LEFT " THEN 'left' "
     " ELSE n.state END, 'leaves', motley_time(n.leaves_at), 'refused', n.refused, 'clock_ahead_s', "
     "n.clock_ahead_s, 'lacking', l.text, 'why', "
-    " nullif(concat_ws('; ', CASE WHEN " LEAVING " THEN 'its agent is stopping: no job starts there, and those that run "
-    "store a checkpoint and move' WHEN " LEFT " THEN 'its agent ended in good order: the node is back when it is "
-    "started again' WHEN n.leaves_at > now() THEN format('its machine is taken away soon: jobs leave it at %s UTC', "
-    "to_char(n.leaves_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')) END, CASE WHEN n.state = 'unreachable' AND NOT n.barred "
+    " nullif(concat_ws('; ', CASE WHEN " LEAVING
+    " THEN 'its agent is stopping: no job starts there, and those that run "
+    "store a checkpoint and move' WHEN " LEFT
+    " THEN 'its agent ended in good order: the node is back when it is "
+    "started again' WHEN n.leaves_at > now() THEN format('its machine is taken away soon: jobs leave it at "
+    "%s UTC', "
+    "to_char(n.leaves_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')) END, CASE WHEN n.state = "
+    "'unreachable' AND NOT n.barred "
     "AND NOT " LEFT " THEN format('not heard since "
     "%s: its jobs go "
     "on elsewhere from their last checkpoint%s; if its agent does not run, start it again (without the "
@@ -36,7 +40,8 @@ static const struct pg_statement list_nodes = {
     " justify_interval(make_interval(secs => round(abs(n.clock_ahead_s)))), CASE WHEN n.clock_ahead_s > 0 "
     " THEN 'ahead of' ELSE 'behind' END) END, l.text, n.inventory ->> 'unconfined', n.mark), ''), 'marked', "
     " motley_time(n.marked_at), "
-    " 'address', n.address, 'release', n.inventory ->> 'release', 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
+    " 'address', n.address, 'release', n.inventory ->> 'release', 'machine_id', n.machine_id, 'last_seen', "
+    "motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name "
     "COLLATE \"C\"), "
@@ -56,7 +61,8 @@ static const struct pg_statement list_nodes = {
 #define LACKS "n.inventory -> 'lacking' ->> d.name"
 #define DEVICE_STATE                                                                                         \
     "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
-    "WHEN d.drained OR n.leaves_at <= now() THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
+    "WHEN d.drained OR n.leaves_at <= now() THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' "    \
+    "END "                                                                                                   \
     "WHEN r.job IS NOT NULL THEN 'busy' WHEN " LACKS " IS NOT NULL THEN 'lacking' "                          \
     "WHEN EXISTS (SELECT FROM leases l WHERE l.device = d.name AND l.begins <= now() AND l.ends > now()) "   \
     "THEN 'leased' ELSE 'free' END"

@@ -34,7 +34,8 @@ struct store_drain {
 };
 /* Drains or undrains devices. No job starts on a drained device, and a job that runs there moves with a
  * checkpoint when its time has come. Undraining also forgets the worker failures and the failed starts for
- * which the device was drained, and its failed measurements, so that it is measured again at once. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler. Answers
+ * which the device was drained, and its failed measurements, so that it is measured again at once.
+ * ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler. Answers
  * {"name","drained","devices":[names], "drain_why"|null,"drain_at": time | "after jobs" |
  * null,"job"|null}. */
 int store_device_drain(struct store *store, const struct principal *principal,

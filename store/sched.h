@@ -107,8 +107,8 @@ struct store_sched_run { /* every active run */
 
 struct store_sched_node { /* all nodes that were not removed */
     char *name, *boot /* or NULL */, *machine_id /* "" when unknown */, *address /* "" when unknown */;
-    bool reachable; /* nodes.state is alive, and the node is admitted */
-    bool joining;   /* the node has not said hello since its enrolment */
+    bool reachable;    /* nodes.state is alive, and the node is admitted */
+    bool joining;      /* the node has not said hello since its enrolment */
     int64_t leaves_us; /* jobs are to leave the node from this time on; INT64_MAX: it stays */
     int64_t last_seq;
     int64_t generation; /* generation that the node's certificate must name */
@@ -300,8 +300,8 @@ struct store_ingest {
     const json_t *checkpoints;
     const json_t *artifacts; /* [{"job","name","sha256","size"}] */
     const json_t *traces;    /* [{"run","rank","seq","document"}] */
-    /* [{"node","boot","seq","hello": bool,"machine_id"?,"address"?,"inventory"?,"leaves_s"?}]; seq counts the node's
-     * events since it started as `boot` */
+    /* [{"node","boot","seq","hello": bool,"machine_id"?,"address"?,"inventory"?,"leaves_s"?}]; seq counts the
+     * node's events since it started as `boot` */
     const json_t *nodes;
     /* [{"name","node","kind","digest","memory_limit_bytes","inventory"}]: all devices of a node that said
      * hello */

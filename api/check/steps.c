@@ -59,8 +59,11 @@ static void model_absent(struct spec_check *check)
 {
     const struct spec_data_part *data = &check->spec.data;
     if (!hub_name_like(check->spec.model))
-        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\" (motley model list), and no folder or .gguf of that name "
-                "was sent", check->spec.model);
+        err_set(&check->err, ERR_INVALID,
+                "model: no model is registered as \"%.120s\" (motley model list), and no folder or .gguf of "
+                "that name "
+                "was sent",
+                check->spec.model);
     else if (fetch_name(check) < 0)
         err_set(&check->err, ERR_INVALID,
                 "model: no model is registered as \"%.120s\", and it is not fetched from the Hub: %.300s",

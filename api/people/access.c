@@ -42,7 +42,8 @@ int access_route(const struct principal *principal, unsigned scopes, struct err 
     if (scopes_of(principal) & scopes)
         return 0;
     name_scopes(scopes, wanted, sizeof(wanted));
-    return err_set(err, ERR_DENIED, "this token lacks the scope %s: an administrator can make one that has it", wanted);
+    return err_set(err, ERR_DENIED,
+                   "this token lacks the scope %s: an administrator can make one that has it", wanted);
 }
 
 int access_admin(const struct principal *principal, const char *what, struct err *err)

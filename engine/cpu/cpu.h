@@ -1,5 +1,5 @@
-/* Inner parts of the CPU device, shared with `checked`, which runs the same ops later, and with `paced`, which
- * says that they end later. */
+/* Inner parts of the CPU device, shared with `checked`, which runs the same ops later, and with `paced`,
+ * which says that they end later. */
 #ifndef MOTLEY_ENGINE_CPU_CPU_H
 #define MOTLEY_ENGINE_CPU_CPU_H
 

@@ -9,7 +9,8 @@
  * Implementations: `cpu` runs each op at once on its own small thread pool. `checked` is the CPU device with
  * delayed work: it runs queued work when somebody waits for an event, makes buffers inaccessible to the host
  * meanwhile, and checks each op's operands for size, overlap and initialisation. `paced` computes as `cpu`
- * does and takes the time of given rates. `cuda`, `hip` and `emulated` are in engine/gpu. Implementers include backend_private.h.
+ * does and takes the time of given rates. `cuda`, `hip` and `emulated` are in engine/gpu. Implementers
+ * include backend_private.h.
  *
  * Threads: each queue of a device belongs to one thread at a time. Different queues may belong to different
  * threads. Any of these threads may create and destroy buffers, host memory and events. All of them stay with
@@ -63,8 +64,8 @@ struct device_options {
     /* "native", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the environment, else "native". For
      * an emulated GPU: "warp32" or "warp64" and more (engine/gpu/emulated/driver.c) */
     const char *isa;
-    uint64_t memory_limit_bytes; /* 0 means no limit */
-    uint32_t index;              /* number of the GPU among those that its driver shows */
+    uint64_t memory_limit_bytes;    /* 0 means no limit */
+    uint32_t index;                 /* number of the GPU among those that its driver shows */
     const struct device_pace *pace; /* of a paced device; copied */
 };
 

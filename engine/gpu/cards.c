@@ -344,7 +344,8 @@ json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err)
         others_describe(options->root, json_object_get(reading, "cards"), all);
     }
     if (all && !shown)
-        slices_hidden(json_object_get(all, "cards"), json_array_get(json_object_get(reading, "libraries"), 0));
+        slices_hidden(json_object_get(all, "cards"),
+                      json_array_get(json_object_get(reading, "libraries"), 0));
     json_decref(reading);
     gpu_health_close(health);
     if (!all)

@@ -153,11 +153,14 @@ static const char lora_schema[] =
     "expression\",\"anyOf\":[{\"type\":\"array\",\"minItems\":1,\"maxItems\":2048,\"uniqueItems\":true,"
     "\"items\":"
     "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}," EXPRESSION "]},"
-    "\"exclude_modules\":{\"description\":\"what of the targets is left out, named likewise\",\"anyOf\":[" NAME_LIST "," EXPRESSION ",{\"type\":\"null\"}]},"
-    "\"layers_to_transform\":{\"description\":\"numbers of the layers that get adapters, from 0; null: all\",\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"items\":{\"type\":"
+    "\"exclude_modules\":{\"description\":\"what of the targets is left out, named "
+    "likewise\",\"anyOf\":[" NAME_LIST "," EXPRESSION ",{\"type\":\"null\"}]},"
+    "\"layers_to_transform\":{\"description\":\"numbers of the layers that get adapters, from 0; null: "
+    "all\",\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"items\":{\"type\":"
     "\"integer\","
     "\"minimum\":0}},{\"type\":[\"integer\",\"null\"],\"minimum\":0}]},"
-    "\"layers_pattern\":{\"description\":\"the name before the layer's number, for layers_to_transform; null: any\",\"anyOf\":[" NAME_LIST ",{\"type\":[\"string\",\"null\"]}]},"
+    "\"layers_pattern\":{\"description\":\"the name before the layer's number, for layers_to_transform; "
+    "null: any\",\"anyOf\":[" NAME_LIST ",{\"type\":[\"string\",\"null\"]}]},"
     "\"rank_pattern\":{\"type\":\"object\",\"description\":\"ranks by names or regular expressions, as peft "
     "has them; "
     "the first that matches counts\",\"maxProperties\":2048,\"additionalProperties\":{\"type\":\"integer\","
@@ -649,7 +652,8 @@ static const struct doc_field job_fields[] = {
              .flags = DOC_PLAIN | DOC_NULLABLE),
     DOC_CHOICE("service", job_spec, service, JR_OPTIONAL, SPEC_SERVICE_NORMAL, service_names,
                "urgent is for administrators (scope admin)", .flags = DOC_SPARSE),
-    DOC_TEXT("begin", job_spec, begin, JR_OPTIONAL, 1, 63, "the job does not start before this time, such as 2026-01-31T08:00:00Z",
+    DOC_TEXT("begin", job_spec, begin, JR_OPTIONAL, 1, 63,
+             "the job does not start before this time, such as 2026-01-31T08:00:00Z",
              .flags = DOC_PLAIN | DOC_NULLABLE, .rule = begin_rule, .schema = "{\"format\":\"date-time\"}"),
     DOC_OTHER("after", job_spec, after, &jobs_form, "jobs that must have succeeded before it starts",
               .schema = JOB_LIST),

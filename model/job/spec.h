@@ -257,8 +257,8 @@ void spec_fini(struct job_spec *spec);
  * same spec, so it can be posted. */
 json_t *spec_to_json(const struct job_spec *spec, struct err *err);
 
-/* Returns a new document (which shares the rest) like `spec`, with train.compute: auto replaced by what the job
- * is computed in; NULL: by nothing. NULL without memory. */
+/* Returns a new document (which shares the rest) like `spec`, with train.compute: auto replaced by what the
+ * job is computed in; NULL: by nothing. NULL without memory. */
 json_t *spec_computed(const json_t *spec, const char *compute);
 /* Whether the document says train.compute: auto. */
 bool spec_compute_is_open(const json_t *spec);

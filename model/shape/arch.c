@@ -536,10 +536,7 @@ int arch_find(const char *model_type)
 }
 
 static const struct arch_outer outers[] = {
-    {.type = "gemma3",
-     .class_name = "Gemma3ForConditionalGeneration",
-     .inner = MODEL_GEMMA3,
-     .tied = true},
+    {.type = "gemma3", .class_name = "Gemma3ForConditionalGeneration", .inner = MODEL_GEMMA3, .tied = true},
     {.type = "mistral3",
      .class_name = "Mistral3ForConditionalGeneration",
      .inner = MODEL_MISTRAL,

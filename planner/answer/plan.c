@@ -6,8 +6,8 @@
 #include "planner/answer/would_fit.h"
 #include "planner/given/inputs.h"
 
-int plan_search(struct workload *workload, const struct cluster *cluster,
-                const struct plan_options *options, struct plan_answer **answer, struct err *err)
+int plan_search(struct workload *workload, const struct cluster *cluster, const struct plan_options *options,
+                struct plan_answer **answer, struct err *err)
 {
     static const struct plan_options none = {0};
     options = options ? options : &none;

@@ -9,8 +9,8 @@
  * Returns 0 and an answer also if nothing fits (its verdict says so). −1: ERR_INVALID (the workload is
  * invalid, or a requested device does not exist), ERR_UNSUPPORTED (the placement is impossible for this
  * model), ERR_NOMEM. */
-int plan_search(struct workload *workload, const struct cluster *cluster,
-                const struct plan_options *options, struct plan_answer **answer, struct err *err);
+int plan_search(struct workload *workload, const struct cluster *cluster, const struct plan_options *options,
+                struct plan_answer **answer, struct err *err);
 
 /* Does what `motley plan SPEC --cluster FILE` does without a server; the arguments are the parsed
  * specification, cluster file and config.json. */

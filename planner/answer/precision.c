@@ -11,9 +11,9 @@
 #define PRECISIONS 3u
 #define SHORT_SHARE 128u /* a short search has this part of the whole search's budget. Rule of thumb */
 #define CLOSE 1.05 /* short searches whose plans differ by less than this do not decide. Rule of thumb */
-#define GAIN 1.02 /* what fewer bits, or fp16's narrow range, must gain to be chosen */
+#define GAIN 1.02  /* what fewer bits, or fp16's narrow range, must gain to be chosen */
 
-struct trial { /* a short search in one precision */
+struct trial {            /* a short search in one precision */
     double value, step_s; /* INFINITY: nothing fits, or the placement asked for is impossible so */
     bool possible;
 };
@@ -24,8 +24,8 @@ static bool may_use(const struct workload *w, const struct planner_device *devic
            !workload_names(w->exclude, w->exclude_count, device->name);
 }
 
-/* Sets tried[] for fp32 and for each 16-bit precision that some device computes fastest. Returns whether there
- * is any of these. */
+/* Sets tried[] for fp32 and for each 16-bit precision that some device computes fastest. Returns whether
+ * there is any of these. */
 static bool precisions_of(const struct workload *w, const struct cluster *cluster, bool tried[PRECISIONS])
 {
     memset(tried, 0, PRECISIONS * sizeof(*tried));
@@ -59,8 +59,7 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
     struct plan_answer *answer = NULL;
     struct err why = {0};
     workload_compute_set(&in, compute);
-    brief.evaluations =
-        (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT) / SHORT_SHARE + 1;
+    brief.evaluations = (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT) / SHORT_SHARE + 1;
     brief.brief = true;
     brief.programs = brief.insight = false;
     if (plan_best(&in, cluster, &brief, &answer, &why) < 0)
@@ -96,8 +95,8 @@ static int whole_run(struct workload *w, enum workload_compute compute, const st
     return 0;
 }
 
-/* Searches shortly in each precision that is tried, and leaves in tried[] those that may be best. Where nothing
- * fits, that is a precision in which the least memory is missing. */
+/* Searches shortly in each precision that is tried, and leaves in tried[] those that may be best. Where
+ * nothing fits, that is a precision in which the least memory is missing. */
 static int narrow(const struct workload *w, const struct cluster *cluster, const struct plan_options *options,
                   struct trial trials[PRECISIONS], bool tried[PRECISIONS], struct err *err)
 {
@@ -109,7 +108,8 @@ static int narrow(const struct workload *w, const struct cluster *cluster, const
         least = fmin(least, trials[i].value);
     }
     for (uint32_t i = 0; i < PRECISIONS; i++)
-        tried[i] = trials[i].possible && (isinf(least) ? i != COMPUTE_FP32 : trials[i].value <= least * CLOSE);
+        tried[i] =
+            trials[i].possible && (isinf(least) ? i != COMPUTE_FP32 : trials[i].value <= least * CLOSE);
     tried[COMPUTE_FP32] |= !tried[COMPUTE_BF16] && !tried[COMPUTE_FP16];
     return 0;
 }

@@ -377,8 +377,8 @@ static void slow_down(struct cost_curve *curve, double factor)
             curve->points[i].seconds[way] *= factor;
 }
 
-/* Returns how many times as long products take as where the device was measured, by the catalogue, if that was
- * in another precision than the workload's. Its times then count as estimates. */
+/* Returns how many times as long products take as where the device was measured, by the catalogue, if that
+ * was in another precision than the workload's. Its times then count as estimates. */
 static double precision_factor(struct cost_device *cost, const struct planner_device *device,
                                const struct workload *workload)
 {
@@ -386,8 +386,8 @@ static double precision_factor(struct cost_device *cost, const struct planner_de
     const int measured = device->profile.compute;
     if (!device->profile.present || measured < 0 || measured == (int)workload->compute || !entry)
         return 1;
-    const double factor = catalogue_rate(entry, (enum workload_compute)measured) /
-                          catalogue_rate(entry, workload->compute);
+    const double factor =
+        catalogue_rate(entry, (enum workload_compute)measured) / catalogue_rate(entry, workload->compute);
     if (factor != 1) {
         cost->origin = ORIGIN_ESTIMATED;
         cost->uncertainty = fmax(cost->uncertainty, entry->uncertainty);

@@ -133,7 +133,7 @@ double catalogue_rate(const struct catalogue_entry *entry, enum workload_compute
     const bool half = (compute == COMPUTE_FP16 || (compute == COMPUTE_BF16 && entry->bf16)) &&
                       strcmp(entry->kind, "cpu") != 0;
     return half && entry->flops_16 > entry->flops_fp32 ? entry->flops_16 * entry->efficiency_16
-                                                             : entry->flops_fp32 * entry->efficiency;
+                                                       : entry->flops_fp32 * entry->efficiency;
 }
 
 enum workload_compute catalogue_fastest(const struct catalogue_entry *entry)

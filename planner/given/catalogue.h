@@ -30,9 +30,10 @@ const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest);
 /* Returns the higher of the entry's two peaks, in FLOP/s (for a CPU: of one thread). */
 double catalogue_peak(const struct catalogue_entry *entry);
 
-/* Returns the FLOP/s that training is assumed to reach on the device (for a CPU: on one thread), as the engine
- * computes: where the device does not multiply the 16-bit format, and on every CPU, it rounds the operands and
- * multiplies in fp32. Volta multiplies fp16 through cuBLAS alone; without it, it is as slow as in fp32. */
+/* Returns the FLOP/s that training is assumed to reach on the device (for a CPU: on one thread), as the
+ * engine computes: where the device does not multiply the 16-bit format, and on every CPU, it rounds the
+ * operands and multiplies in fp32. Volta multiplies fp16 through cuBLAS alone; without it, it is as slow as
+ * in fp32. */
 double catalogue_rate(const struct catalogue_entry *entry, enum workload_compute compute);
 /* Returns what the device computes fastest: bf16 rather than fp16, which needs a scaled loss, and fp32 where
  * 16 bits are no faster, and for NULL. */

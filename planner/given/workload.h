@@ -46,9 +46,9 @@ struct workload {
     /* BASE_PACKED: mean bytes of a value in matrices, and in embedding and head */
     double packed_matrix_bytes, packed_table_bytes;
     enum workload_compute compute;
-    bool compute_open;        /* plan_search chooses `compute`, and clears this */
-    /* Where plan_search chose 16 bits: how many times as long a step takes in fp32, by a short search in both;
-     * INFINITY if nothing fits in fp32. Else 0. */
+    bool compute_open; /* plan_search chooses `compute`, and clears this */
+    /* Where plan_search chose 16 bits: how many times as long a step takes in fp32, by a short search in
+     * both; INFINITY if nothing fits in fp32. Else 0. */
     double fp32_times;
     enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
     bool boundary_open;       /* workload_compute_set sets `boundary`, too */

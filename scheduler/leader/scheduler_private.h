@@ -110,7 +110,8 @@ struct scheduler {
     int64_t started_us;
     json_t *idle; /* {lease's id: time since which this leader has seen the lease's device idle, µs} */
     json_t *away; /* {device: time since which this leader has seen the device away or unfit, µs} */
-    /* {job: {"until_us", "devices": [names]}}: where jobs move to, which nobody takes meanwhile (pass_moving.c) */
+    /* {job: {"until_us", "devices": [names]}}: where jobs move to, which nobody takes meanwhile
+     * (pass_moving.c) */
     json_t *moving;
     struct store_queue *queue; /* the queued jobs as of the last load */
     struct store_links *links; /* the links as of the last load */

@@ -99,8 +99,8 @@ bool job_class_forces_kind(const struct job_class *class);
 int job_class_any_kind(struct scheduler_pass *pass, struct job_class *class);
 
 /* device_is_taken: whether processes outside Motley hold memory of the device that plans count on.
- * device_can_start: whether the device is present, reachable, not drained, does not leave and lacks nothing that a worker
- * needs. device_is_there: whether it is that, and not taken in that sense. */
+ * device_can_start: whether the device is present, reachable, not drained, does not leave and lacks nothing
+ * that a worker needs. device_is_there: whether it is that, and not taken in that sense. */
 bool device_is_taken(const struct store_sched_device *device);
 bool device_can_start(const struct scheduler_pass *pass, size_t device);
 bool device_is_there(const struct scheduler_pass *pass, size_t device);

@@ -56,8 +56,8 @@ static bool was_ended(const struct store_sched_rank *rank)
            strcmp(rank->code, err_code_name(ERR_CANCELLED)) == 0;
 }
 
-/* Whether the node could not start the rank's worker, or its agent, which was ending, did not: by now the next
- * agent may have said hello. */
+/* Whether the node could not start the rank's worker, or its agent, which was ending, did not: by now the
+ * next agent may have said hello. */
 static bool is_node_fault(const struct store_sched_run *run, const struct store_sched_rank *rank)
 {
     return (rank->state == ASSIGNMENT_FAILED && rank->code &&

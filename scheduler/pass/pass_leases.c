@@ -97,8 +97,8 @@ bool node_is_leaving(const struct scheduler_pass *pass, const struct store_sched
 static void add_leaving(const struct store_view *view, const struct store_sched_node *node,
                         struct policy_interval *interval)
 {
-    *interval = (struct policy_interval){
-        .id = 0, .begins_us = node->leaves_us, .ends_us = INT64_MAX, .leaves = true};
+    *interval =
+        (struct policy_interval){.id = 0, .begins_us = node->leaves_us, .ends_us = INT64_MAX, .leaves = true};
     for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
         if (strcmp(view->devices[d].node, node->name) == 0)
             device_set_add(&interval->devices, d);

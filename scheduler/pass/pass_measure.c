@@ -258,8 +258,7 @@ static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *mode
 static const char *measured_in(const struct job_class *class, const struct store_sched_device *device)
 {
     const char *like = json_string_value(json_object_get(device->inventory, "like"));
-    const char *asked =
-        json_string_value(json_object_get(json_object_get(class->asked, "train"), "compute"));
+    const char *asked = json_string_value(json_object_get(json_object_get(class->asked, "train"), "compute"));
     if (!spec_compute_is_open(class->asked))
         return asked;
     return plan_dtype_name((enum plan_dtype)catalogue_fastest(like ? catalogue_find(like) : NULL));
@@ -274,12 +273,12 @@ static void request_profile(struct scheduler_pass *pass, const struct job_class 
                              json_object_get(model, "content"), "config", json_object_get(model, "config"),
                              "files", json_object_get(model, "files"));
     json_t *method = json_object_get(class->asked, "method");
-    json_t *message = json_pack(
-        "{s:s, s:o, s:O, s:O?, s:s?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim, "method",
-        method, "base", json_object_get(method, "base"), "compute",
-        measured_in(class, device), "sequence_tokens",
-        json_object_get(json_object_get(class->asked, "data"), "sequence_tokens"), "spec", class->asked,
-        "start_in_ms", (json_int_t)limits->profile_start_ms, "seconds", measure_ms(pass, model) / 1000.0);
+    json_t *message = json_pack("{s:s, s:o, s:O, s:O?, s:s?, s:O?, s:O, s:I, s:f}", "device", device->name,
+                                "model", slim, "method", method, "base", json_object_get(method, "base"),
+                                "compute", measured_in(class, device), "sequence_tokens",
+                                json_object_get(json_object_get(class->asked, "data"), "sequence_tokens"),
+                                "spec", class->asked, "start_in_ms", (json_int_t)limits->profile_start_ms,
+                                "seconds", measure_ms(pass, model) / 1000.0);
     json_int_t deadline =
         (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;
     pass_add(pass, pass->requests,

@@ -1,5 +1,5 @@
-/* Remembers to which devices jobs move, from the decision to move on until they are there. Each entry has an end:
- * a new leader knows nothing of them, and the move is then a start like any other. */
+/* Remembers to which devices jobs move, from the decision to move on until they are there. Each entry has an
+ * end: a new leader knows nothing of them, and the move is then a start like any other. */
 #include "scheduler/pass/pass.h"
 
 #include <stdio.h>
@@ -24,8 +24,8 @@ void pass_note_move(struct scheduler_pass *pass, int64_t job, const json_t *deci
     snprintf(key, sizeof(key), "%lld", (long long)job);
     if (json_is_array(devices))
         json_object_set_new(all, key,
-                            json_pack("{s:I, s:O}", "until_us",
-                                      (json_int_t)(pass->view->now_us + STOP_US), "devices", devices));
+                            json_pack("{s:I, s:O}", "until_us", (json_int_t)(pass->view->now_us + STOP_US),
+                                      "devices", devices));
 }
 
 void pass_moves_on(struct scheduler_pass *pass, int64_t job)

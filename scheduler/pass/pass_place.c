@@ -445,7 +445,8 @@ static void wait_for_devices(struct queue *queue, const struct queue_job *of,
             plan ? d < POLICY_DEVICES_MAX && device_set_has(&plan->devices, d) : class->known[d];
         free_one = free_one || (class->wanted[d] && pass->free_devices[d]);
     }
-    say_waits(pass, class, of->job, free_one && (action->reason == REASON_RESERVED || action->reason == REASON_INTERVAL), action);
+    say_waits(pass, class, of->job,
+              free_one && (action->reason == REASON_RESERVED || action->reason == REASON_INTERVAL), action);
 }
 
 static void wait_for_limit(struct queue *queue, const struct queue_job *of,

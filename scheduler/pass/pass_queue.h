@@ -49,8 +49,8 @@ struct queue {
     int64_t *away_us;                  /* [device_count] time since which each device is absent or unfit */
     /* [device_count] index of the account that owns each device, or POLICY_NONE */
     uint16_t *owners;
-    struct device_set there;  /* devices that are present and fit */
-    struct device_set *avoid; /* [job_count] devices of the nodes on which a job's last attempt died */
+    struct device_set there;     /* devices that are present and fit */
+    struct device_set *avoid;    /* [job_count] devices of the nodes on which a job's last attempt died */
     struct device_set *moves_to; /* [moves of scheduler->moving] devices to which jobs move */
     struct policy_snapshot snapshot;
     /* [front_count] the first jobs in the order of the last decision, as indices; owned */

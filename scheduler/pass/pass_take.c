@@ -319,8 +319,7 @@ int pass_take(struct queue *queue)
         return -1;
     queue->facts = calloc(queue->job_count + 1, sizeof(*queue->facts));
     queue->avoid = calloc(queue->job_count + 1, sizeof(*queue->avoid));
-    queue->moves_to =
-        calloc(json_object_size(queue->pass->scheduler->moving) + 1, sizeof(*queue->moves_to));
+    queue->moves_to = calloc(json_object_size(queue->pass->scheduler->moving) + 1, sizeof(*queue->moves_to));
     if (!queue->facts || !queue->avoid || !queue->moves_to)
         return -1;
     fill_jobs(queue);

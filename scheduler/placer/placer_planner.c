@@ -74,8 +74,7 @@ static int read_workload(const struct placer_request *request, const struct job_
                                    .eval_count = eval_count,
                                    .prompt_tokens = (uint32_t)json_array_size(ids),
                                    .expert_share = json_object_get(request->inputs, "expert_share"),
-                                   .compute =
-                                       json_string_value(json_object_get(request->inputs, "compute"))};
+                                   .compute = json_string_value(json_object_get(request->inputs, "compute"))};
     rc = workload_from_spec(spec, config, &rows, workload, err);
     keep_names(request, workload->devices, &workload->device_count);
 out:

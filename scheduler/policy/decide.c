@@ -147,8 +147,8 @@ static void keep_start(struct decision *x, struct considered *c, const struct re
     keep(x, c->job, start);
 }
 
-/* Handles a job whose plan is being searched for. Jobs behind it may start meanwhile, but not on the devices to
- * which it moves: the move would become a wait. */
+/* Handles a job whose plan is being searched for. Jobs behind it may start meanwhile, but not on the devices
+ * to which it moves: the move would become a wait. */
 static int wait_for_plan(struct decision *x, struct considered *c)
 {
     struct policy_plan held = {0};

@@ -74,8 +74,8 @@ struct policy_job {
     /* devices that the job uses only when it fits on no others, because its last attempt died there; NULL:
      * none */
     const struct device_set *avoid;
-    /* devices for which its run has just ended in order to move, and which nobody takes while the job's plan is
-     * searched for; NULL: none */
+    /* devices for which its run has just ended in order to move, and which nobody takes while the job's plan
+     * is searched for; NULL: none */
     const struct device_set *moves_to;
 };
 

@@ -31,10 +31,10 @@ static int64_t expect(int64_t since_us, int64_t now_us)
     return since_us < now_us ? add_us(now_us, now_us - since_us) : now_us;
 }
 
-/* Returns until when the job of the plan needs the device: to its end or, on a device whose node leaves, until
- * it has been brought there and has done a step, after which a checkpoint can be stored. */
-static int64_t needed_until(const struct reserve_state *reserve, size_t device, const struct policy_plan *plan,
-                            int64_t starts_us, int64_t ends_us)
+/* Returns until when the job of the plan needs the device: to its end or, on a device whose node leaves,
+ * until it has been brought there and has done a step, after which a checkpoint can be stored. */
+static int64_t needed_until(const struct reserve_state *reserve, size_t device,
+                            const struct policy_plan *plan, int64_t starts_us, int64_t ends_us)
 {
     const int64_t reach_us = reserve_reach(reserve, plan, starts_us);
     return reserve->devices[device].leaves_us != INT64_MAX && reach_us < ends_us ? reach_us : ends_us;
@@ -101,8 +101,8 @@ void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *s
     for (size_t d = 0; d < snapshot->device_count; d++) {
         const bool there = device_set_has(&snapshot->present, d) && !device_set_has(&snapshot->unfit, d);
         struct device_claim *device = &reserve->devices[d];
-        *device = (struct device_claim){
-            .booked_us = INT64_MAX, .leaves_us = INT64_MAX, .holder = -1, .keeper = -1};
+        *device =
+            (struct device_claim){.booked_us = INT64_MAX, .leaves_us = INT64_MAX, .holder = -1, .keeper = -1};
         reserve->free_us[d] = now_us;
         reserve->until_us[d] = INT64_MAX;
         device_set_add(&reserve->all, d);
@@ -225,8 +225,7 @@ static bool drop_kept(const struct reserve_state *reserve, const struct policy_p
     for (size_t d = reserve->booked ? device_set_next(set, 0) : POLICY_DEVICES_MAX; d < POLICY_DEVICES_MAX;
          d = device_set_next(set, d + 1)) {
         const struct device_claim *device = &reserve->devices[d];
-        if (at_us < device->back_us &&
-            needed_until(reserve, d, plan, at_us, ends_us) > device->booked_us) {
+        if (at_us < device->back_us && needed_until(reserve, d, plan, at_us, ends_us) > device->booked_us) {
             used = used || device_set_has(&plan->devices, d);
             device_set_remove(set, d);
         }

@@ -113,8 +113,8 @@ static inline void fake_on_term(int number)
     fake_termed = 1;
 }
 
-/* As a worker whose step takes so long: when SIGTERM comes the step under way ends, a checkpoint is stored, and
- * the run has stopped. */
+/* As a worker whose step takes so long: when SIGTERM comes the step under way ends, a checkpoint is stored,
+ * and the run has stopped. */
 static inline int fake_stops(struct fake *fake, long ms)
 {
     const struct timespec tick = {.tv_nsec = 2000000};

@@ -1,5 +1,5 @@
-/* Tests how an agent ends: it says that its node leaves, its workers have the configured time to end their step
- * and store a checkpoint, and it does so by itself before its machine is taken away. */
+/* Tests how an agent ends: it says that its node leaves, its workers have the configured time to end their
+ * step and store a checkpoint, and it does so by itself before its machine is taken away. */
 #include "agent/daemon_world.h"
 
 static double leaves_s_of(struct world *world)

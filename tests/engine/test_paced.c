@@ -1,5 +1,6 @@
 /* Tests of a paced device: it computes the CPU's numbers, and its clock tells the time of the given rates
- * whatever the CPU took. Times on its clock are exact; those that the host sees are bounded from below alone. */
+ * whatever the CPU took. Times on its clock are exact; those that the host sees are bounded from below alone.
+ */
 #include "engine/ops.h"
 
 #include <math.h>
@@ -15,7 +16,8 @@ static void paced_open(struct bench *b)
     struct err err;
     memset(b, 0, sizeof(*b));
     check(device_open(
-        &(struct device_options){.kind = "paced", .name = "paced", .threads = 1, .isa = bench_isa, .pace = &rates},
+        &(struct device_options){
+            .kind = "paced", .name = "paced", .threads = 1, .isa = bench_isa, .pace = &rates},
         &b->device, &err));
     rand_stream_init(&b->stream, 42, 0);
 }
@@ -23,8 +25,17 @@ static void paced_open(struct bench *b)
 static struct op product(const struct operand parts[3], enum dtype compute)
 {
     return (struct op){.kind = OP_GEMM,
-                       .gemm = {.m = 100, .n = 50, .k = 200, .alpha = 1, .compute = compute, .lda = 200,
-                                .ldb = 50, .ldc = 50, .a = parts[0], .b = parts[1], .c = parts[2]}};
+                       .gemm = {.m = 100,
+                                .n = 50,
+                                .k = 200,
+                                .alpha = 1,
+                                .compute = compute,
+                                .lda = 200,
+                                .ldb = 50,
+                                .ldc = 50,
+                                .a = parts[0],
+                                .b = parts[1],
+                                .c = parts[2]}};
 }
 
 static void operands_make(struct bench *b, struct operand parts[3])

@@ -2,7 +2,6 @@
  * workers and invalid messages are refused. */
 #include "mesh/mesh_pair.h"
 
-
 #include "common/rand.h"
 #include "mesh/conn.h"
 #include "mesh/pace.h"

@@ -56,9 +56,9 @@ static struct plan_answer *planned(const struct workload *w, const struct cluste
  * and in 16 bits where a card of the plan multiplies these. */
 static void the_precision_chosen_is_the_best_one_asked_for(void **state)
 {
-    static const char *const cards[] = {"rtx-4090",  "rtx-3090",   "rtx-2080ti", "rtx-2070", "t4",   "v100",
-                                        "a100x40",   "gtx-1080ti", "titan-xp",   "p40",      "l4",   "rtx-3060",
-                                        "rx-7900xtx", "rx-6800",   "h100",       "cpu"};
+    static const char *const cards[] = {
+        "rtx-4090", "rtx-3090", "rtx-2080ti", "rtx-2070", "t4",         "v100",    "a100x40", "gtx-1080ti",
+        "titan-xp", "p40",      "l4",         "rtx-3060", "rx-7900xtx", "rx-6800", "h100",    "cpu"};
     uint32_t chosen[3] = {0};
     double worst = 0;
     (void)state;
@@ -87,8 +87,8 @@ static void the_precision_chosen_is_the_best_one_asked_for(void **state)
         }
         assert_int_equal(answer->plan->compute, (enum plan_dtype)as.compute);
         if (answer->step_s > 1.02 * best || (!fast && as.compute != COMPUTE_FP32))
-            fail_msg("seed %llu: %s in %s takes %g s, and %g s is possible", (unsigned long long)seed, likes[0],
-                     plan_dtype_name(answer->plan->compute), answer->step_s, best);
+            fail_msg("seed %llu: %s in %s takes %g s, and %g s is possible", (unsigned long long)seed,
+                     likes[0], plan_dtype_name(answer->plan->compute), answer->step_s, best);
         assert_int_equal(as.fp32_times > 0, as.compute != COMPUTE_FP32);
         if (as.fp32_times > 0 && fabs(as.fp32_times * answer->step_s / fp32_s - 1) > 0.15)
             fail_msg("seed %llu: fp32 is said to take %.2f times as long as %g s, and takes %g s",
@@ -138,8 +138,8 @@ static void what_fits_in_16_bits_alone_is_planned_in_16_bits(void **state)
         struct workload ignored;
         struct err err = {0};
         struct cluster *small = cluster_create(&err);
-        struct cluster_device device = {.name = "a/0", .node = "a", .kind = "cuda", .like = "rtx-3060",
-                                        .memory_limit_bytes = mib << 20};
+        struct cluster_device device = {
+            .name = "a/0", .node = "a", .kind = "cuda", .like = "rtx-3060", .memory_limit_bytes = mib << 20};
         assert_int_equal(cluster_add_device(small, &device, &err), 0);
         struct plan_answer *full = planned(&w, small, COMPUTE_FP32, &ignored);
         struct plan_answer *any = planned(&w, small, -1, &as);
@@ -231,18 +231,23 @@ static void measured_times_are_converted_between_precisions(void **state)
             struct workload w = fixture_workload(&config, 40, 8), ignored;
             struct err err = {0};
             struct cluster *cluster = cluster_create(&err);
-            struct cluster_device device = {
-                .name = "a/0", .node = "a", .kind = "cuda", .like = "rtx-2080ti", .memory_limit_bytes = 8ull << 30};
+            struct cluster_device device = {.name = "a/0",
+                                            .node = "a",
+                                            .kind = "cuda",
+                                            .like = "rtx-2080ti",
+                                            .memory_limit_bytes = 8ull << 30};
             json_t *points = json_array();
             assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
             for (int tokens = 32; tokens <= 1024; tokens *= 2)
                 for (int head = 0; head < 2; head++)
-                    json_array_append_new(
-                        points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f}", "block", head ? "head" : "layer",
-                                          "rows", 1, "tokens", tokens, "labelled", tokens / 2, "sum_sq",
-                                          (double)tokens * tokens, "forward_s", 1e-4 * tokens, "backward_s",
-                                          1e-4 * tokens, "recompute_s", 1e-4 * tokens));
-            json_t *profile = json_pack("{s:s, s:s, s:o}", "device", "a/0", "compute", words[in], "points", points);
+                    json_array_append_new(points,
+                                          json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f}", "block",
+                                                    head ? "head" : "layer", "rows", 1, "tokens", tokens,
+                                                    "labelled", tokens / 2, "sum_sq", (double)tokens * tokens,
+                                                    "forward_s", 1e-4 * tokens, "backward_s", 1e-4 * tokens,
+                                                    "recompute_s", 1e-4 * tokens));
+            json_t *profile =
+                json_pack("{s:s, s:s, s:o}", "device", "a/0", "compute", words[in], "points", points);
             assert_int_equal(cluster_add_profile(cluster, profile, &err), 0);
             w.micro_batch_rows = 4;
             w.recompute = RECOMPUTE_NO;
@@ -257,8 +262,10 @@ static void measured_times_are_converted_between_precisions(void **state)
             json_decref(profile);
         }
     }
-    assert_true(fabs(step_s[COMPUTE_FP32][COMPUTE_FP32] / step_s[COMPUTE_FP32][COMPUTE_FP16] / ratio - 1) < 1e-9);
-    assert_true(fabs(step_s[COMPUTE_FP16][COMPUTE_FP32] / step_s[COMPUTE_FP16][COMPUTE_FP16] / ratio - 1) < 1e-9);
+    assert_true(fabs(step_s[COMPUTE_FP32][COMPUTE_FP32] / step_s[COMPUTE_FP32][COMPUTE_FP16] / ratio - 1) <
+                1e-9);
+    assert_true(fabs(step_s[COMPUTE_FP16][COMPUTE_FP32] / step_s[COMPUTE_FP16][COMPUTE_FP16] / ratio - 1) <
+                1e-9);
     assert_true(step_s[COMPUTE_FP32][COMPUTE_FP32] == step_s[COMPUTE_FP16][COMPUTE_FP16]);
     assert_true(step_s[COMPUTE_BF16][COMPUTE_BF16] == step_s[COMPUTE_BF16][COMPUTE_FP32]);
 }
@@ -289,7 +296,8 @@ static void what_was_decided_stays(void **state)
         struct job_spec spec;
         struct workload w;
         struct err err = {0};
-        json_t *train = json_object(), *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
+        json_t *train = json_object(),
+               *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
         if (cases[i].compute)
             json_object_set_new(train, "compute", json_string(cases[i].compute));
         json_object_set_new(document, "train", train);

@@ -266,7 +266,8 @@ static struct cluster *cluster_that_jumps(uint64_t seed)
     json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows", 1,
                                             "tokens", 2048, "labelled", 1024, "sum_sq", 2048. * 2048,
                                             "forward_s", 1e-3, "backward_s", 1e-3));
-    json_t *profile = json_pack("{s:s,s:o,s:f}", "device", "n/0", "points", points, "base_process_bytes", 3e7);
+    json_t *profile =
+        json_pack("{s:s,s:o,s:f}", "device", "n/0", "points", points, "base_process_bytes", 3e7);
     if (cluster_add_profile(cluster, profile, &err) < 0)
         fail_msg("%s", err.text);
     json_decref(profile);

@@ -57,7 +57,8 @@ static void what_is_named_would_fit(void **state)
     assert_null(strstr(plain->words, "Would fit"));
     assert_int_equal(strncmp(answer->words, plain->words, strlen(plain->words)), 0);
     print_message("%s\n", answer->words);
-    const double tokens = number_before(answer->words, " tokens"), gib = number_before(answer->words, " GiB more on a/0");
+    const double tokens = number_before(answer->words, " tokens"),
+                 gib = number_before(answer->words, " GiB more on a/0");
     assert_true(tokens >= 2 && gib >= 1);
     assert_true(fits(&w, bytes + ((uint64_t)gib << 30)));
     assert_true(gib == 1 || !fits(&w, bytes + ((uint64_t)gib << 29)));

@@ -393,8 +393,8 @@ static int repeats(uint64_t seed, int place, uint32_t order, bool full, struct e
     if (result) {
         json_t *document = plan_to_json(answer->plan, err);
         result = plug_repeat(document, &s.workload, s.cluster, &again, err) < 0 ? -1 : 1;
-        if (result > 0 && (again->step_s > answer->step_s * (1 + 1e-9) ||
-                           again->step_s < answer->step_s * (1 - 1e-9)))
+        if (result > 0 &&
+            (again->step_s > answer->step_s * (1 + 1e-9) || again->step_s < answer->step_s * (1 - 1e-9)))
             fail_msg("seed %llu, %s: %.9g s, repeated %.9g s", (unsigned long long)seed,
                      plan_placement_name((enum plan_placement)place), answer->step_s, again->step_s);
         json_decref(document);
@@ -468,7 +468,8 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
         json_decref(document);
         *slot = before;
         /* Half the bytes are stated for all buffers together. */
-        slot->bytes_total = slot->bytes_total / 2 > slot->bytes_bound ? slot->bytes_total / 2 : slot->bytes_bound;
+        slot->bytes_total =
+            slot->bytes_total / 2 > slot->bytes_bound ? slot->bytes_total / 2 : slot->bytes_bound;
         must(plan_seal(plan, &err), &err);
         document = plan_to_json(plan, &err);
         refused(document, &w, cluster, "it needs");

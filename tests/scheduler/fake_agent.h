@@ -60,11 +60,11 @@ struct fake_agent {
     int64_t clock_ahead_us; /* by how much its clock is ahead */
     bool leaves;            /* its hello says that it leaves, leaves_s from then on */
     double leaves_s;
-    const char *lacking;    /* what its first device lacks, by its hello; NULL: nothing */
-    bool saves_late;        /* true: its workers store no checkpoint when asked for one */
-    unsigned saves;         /* messages that asked for a checkpoint */
-    bool heedless;          /* true: the agent neither confirms assignments nor acts on them */
-    bool says_nul;          /* true: a text of its hello holds U+0000 */
+    const char *lacking; /* what its first device lacks, by its hello; NULL: nothing */
+    bool saves_late;     /* true: its workers store no checkpoint when asked for one */
+    unsigned saves;      /* messages that asked for a checkpoint */
+    bool heedless;       /* true: the agent neither confirms assignments nor acts on them */
+    bool says_nul;       /* true: a text of its hello holds U+0000 */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
     int64_t fault_at;     /* fault_at of new workers */

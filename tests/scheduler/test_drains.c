@@ -127,8 +127,8 @@ static void three_failed_starts_of_two_people_drain_the_node(void **state)
     WORLD_UNTIL(&world, world_is(&world, first, "succeeded"));
 }
 
-/* `motley down` ends agents and scheduler at once: their last refusals are read when the next agents have said
- * hello. They are a fault of nobody. */
+/* `motley down` ends agents and scheduler at once: their last refusals are read when the next agents have
+ * said hello. They are a fault of nobody. */
 static void starts_that_an_ending_agent_refused_drain_nothing_and_are_no_loss(void **state)
 {
     (void)state;
@@ -246,8 +246,9 @@ static void a_worker_that_a_leaving_agent_ended_costs_the_job_nothing(void **sta
     left->saves_late = true;
     struct fake_worker *worker = fake_living(left);
     fake_hello(left);
-    fake_emit(left, worker, "failed",
-              json_pack("{s:s, s:s, s:b}", "code", "cancelled", "text", "the worker was lost", "own_fault", 0));
+    fake_emit(
+        left, worker, "failed",
+        json_pack("{s:s, s:s, s:b}", "code", "cancelled", "text", "the worker was lost", "own_fault", 0));
     worker->phase = FAKE_ENDED;
     WORLD_UNTIL(&world, world_says(&world, runs, "waits for left/cpu0 (its agent is stopping)"));
     assert_int_equal(world_number(&world, runs, "losses"), 0);
@@ -273,7 +274,8 @@ static void a_job_moves_before_its_machine_is_taken_away(void **state)
     fake_hello(world.agents[1]);
     WORLD_UNTIL(&world, world_says(&world, runs, "waits for right/cpu0 (its agent is stopping)"));
     assert_int_equal(world_number(&world, runs, "losses"), 0);
-    world.agents[1]->leaves_s = 30; /* a move takes longer (sharing.move is 60 s): a long job does not start */
+    world.agents[1]->leaves_s =
+        30; /* a move takes longer (sharing.move is 60 s): a long job does not start */
     const struct world_job job = {.name = "long", .devices = "right/cpu0", .steps = 100000, .every = 1000};
     int64_t waits = world_submit(&world, &job);
     world.agents[1]->steps_max = 0;
@@ -320,9 +322,10 @@ static void a_job_says_for_which_booking_it_waits(void **state)
 {
     (void)state;
     fresh_agents();
-    world_sql(&world,
-              "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/cpu0', id, 'lease', "
-              "now() + interval '10 s', now() + interval '1 h' FROM users ORDER BY id LIMIT 1; NOTIFY motley_jobs");
+    world_sql(
+        &world,
+        "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/cpu0', id, 'lease', "
+        "now() + interval '10 s', now() + interval '1 h' FROM users ORDER BY id LIMIT 1; NOTIFY motley_jobs");
     const struct world_job job = {.name = "long", .devices = "right/cpu0", .steps = 100000, .every = 1000};
     int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (booked by "));

@@ -143,8 +143,8 @@ static void a_device_slower_than_planned_is_left_when_that_pays(void **state)
     assert_int_equal(world_number(&world, id, "attempt"), 2);
 }
 
-/* While its run ends, and while the plan with which it goes on is searched for, nobody takes the device to which a
- * job moves: its move would become a wait. */
+/* While its run ends, and while the plan with which it goes on is searched for, nobody takes the device to
+ * which a job moves: its move would become a wait. */
 static void where_a_job_moves_to_is_kept_for_it(void **state)
 {
     fresh_agents(state);

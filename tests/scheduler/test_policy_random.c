@@ -138,10 +138,8 @@ static void check_devices(const struct random_world *w, const struct policy_deci
         device_set_subtract(&open, &action->plan->devices);
         for (size_t k = 0; k < w->snapshot.interval_count; k++) {
             struct device_set rest = action->plan->devices;
-            const int64_t reach_us =
-                NOW + (int64_t)(1e6 * (policy_defaults.move_s + action->plan->step_s));
-            const int64_t needed_us =
-                w->intervals[k].leaves && reach_us < ends_us ? reach_us : ends_us;
+            const int64_t reach_us = NOW + (int64_t)(1e6 * (policy_defaults.move_s + action->plan->step_s));
+            const int64_t needed_us = w->intervals[k].leaves && reach_us < ends_us ? reach_us : ends_us;
             device_set_subtract(&rest, &w->intervals[k].devices);
             if (!device_set_equal(&rest, &action->plan->devices) && w->intervals[k].begins_us < needed_us &&
                 w->intervals[k].ends_us > NOW)

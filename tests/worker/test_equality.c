@@ -231,7 +231,8 @@ static void every_combination(void)
                     continue;
                 golden_folder(models[model], dir, sizeof(dir));
                 must(model_config_load(dir, &config, &err));
-                if ((methods[method] == EVERYTHING_BALANCED && config.experts == 0) || (narrow && model > 3 && !only))
+                if ((methods[method] == EVERYTHING_BALANCED && config.experts == 0) ||
+                    (narrow && model > 3 && !only))
                     continue;
                 group_open(&g, model, method, narrow);
                 for (uint32_t k = 0; k < KINDS; k++)

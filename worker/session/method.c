@@ -27,10 +27,12 @@ static enum layer_base base_of(const struct spec_method_part *method)
     }
 }
 
-/* An assignment's specification says what its plan computes in, so `auto` is only that of a profile's request,
- * which says so beside it. */
-static const enum dtype computes[] = {
-    [SPEC_COMPUTE_AUTO] = DTYPE_F32, [SPEC_COMPUTE_FP32] = DTYPE_F32, [SPEC_COMPUTE_BF16] = DTYPE_BF16, [SPEC_COMPUTE_FP16] = DTYPE_F16};
+/* An assignment's specification says what its plan computes in, so `auto` is only that of a profile's
+ * request, which says so beside it. */
+static const enum dtype computes[] = {[SPEC_COMPUTE_AUTO] = DTYPE_F32,
+                                      [SPEC_COMPUTE_FP32] = DTYPE_F32,
+                                      [SPEC_COMPUTE_BF16] = DTYPE_BF16,
+                                      [SPEC_COMPUTE_FP16] = DTYPE_F16};
 
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err)
 {
