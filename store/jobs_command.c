@@ -141,7 +141,7 @@ static void outcome_read(const struct command_call *command, const struct pg_res
     const long long id = pg_i64(result, row, COMMAND_ASKED);
     err_clear(err);
     if (pg_is_null(result, row, COMMAND_STATE))
-        err_set(err, ERR_NOT_FOUND, "there is no job %lld that you may see", id);
+        err_set(err, ERR_NOT_FOUND, STORE_NO_JOB, id);
     else if (!pg_bool(result, row, COMMAND_OWNED))
         err_set(err, ERR_DENIED, "job %lld is %s's: only its owner or an administrator may change it", id,
                 pg_text(result, row, COMMAND_OWNER));
@@ -267,6 +267,22 @@ int store_owner_command(struct store *store, const struct principal *principal, 
 
 /* ---- changes of a job ---- */
 
+void store_params_job(struct pg_params *params, int64_t id, const struct principal *principal)
+{
+    pg_params_init(params);
+    pg_param_i64(params, id);
+    store_param_viewer(params, principal);
+}
+
+int store_job_update(struct store *store, const struct pg_statement *statement, int64_t id,
+                     struct pg_params *params, store_doc_fn *done, void *arg, struct err *err)
+{
+    char missing[80], thing[64];
+    snprintf(missing, sizeof(missing), STORE_NO_JOB, (long long)id);
+    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
+    return store_one_change(store, statement, params, missing, thing, done, arg, err);
+}
+
 /* clang-format off */
 static const struct pg_statement change_job = {
     "job_change",
@@ -297,16 +313,11 @@ static const struct pg_statement change_job = {
 int store_job_change(struct store *store, const struct principal *principal, int64_t id,
                      const json_t *changes, store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
-    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
-    pg_params_init(&params);
-    pg_param_i64(&params, id);
-    store_param_viewer(&params, principal);
+    store_params_job(&params, id, principal);
     pg_param_json(&params, changes);
     store_param_actor(&params, principal);
-    return store_one_change(store, &change_job, &params, missing, thing, done, arg, err);
+    return store_job_update(store, &change_job, id, &params, done, arg, err);
 }
 
 /* ---- longer time limits ---- */
@@ -327,16 +338,11 @@ static const struct pg_statement extend_job = {
 int store_job_extend(struct store *store, const struct principal *principal, int64_t id, int64_t seconds,
                      store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
-    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
-    pg_params_init(&params);
-    pg_param_i64(&params, id);
-    store_param_viewer(&params, principal);
+    store_params_job(&params, id, principal);
     pg_param_i64(&params, seconds);
     store_param_actor(&params, principal);
-    return store_one_change(store, &extend_job, &params, missing, thing, done, arg, err);
+    return store_job_update(store, &extend_job, id, &params, done, arg, err);
 }
 
 /* ---- visibility ---- */
@@ -360,16 +366,11 @@ static const struct pg_statement share_job = {
 int store_job_share(struct store *store, const struct principal *principal, int64_t id,
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
-    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
-    pg_params_init(&params);
-    pg_param_i64(&params, id);
-    store_param_viewer(&params, principal);
+    store_params_job(&params, id, principal);
     store_param_sharing(&params, sharing);
     store_param_actor(&params, principal);
-    return store_one_change(store, &share_job, &params, missing, thing, done, arg, err);
+    return store_job_update(store, &share_job, id, &params, done, arg, err);
 }
 
 /* ---- events ---- */

@@ -57,10 +57,8 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
 {
     char missing[80];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
-    pg_params_init(&params);
-    pg_param_i64(&params, id);
-    store_param_viewer(&params, principal);
+    snprintf(missing, sizeof(missing), STORE_NO_JOB, (long long)id);
+    store_params_job(&params, id, principal);
     return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 

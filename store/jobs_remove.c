@@ -2,13 +2,11 @@
 #include "store/jobs.h"
 #include "store/store_private.h"
 
-#include <stdio.h>
-
 /* clang-format off */
 static const struct pg_statement remove_job = {
     "job_remove",
-    "WITH old AS MATERIALIZED (SELECT j.id, j.name, " OWNED("j", "$1", "$2") " AS owned, u.name AS owner FROM jobs j "
-    "  JOIN users u ON u.id = j.owner WHERE j.id = $3 AND " VISIBLE("j", "$1", "$2") " FOR UPDATE OF j), "
+    "WITH old AS MATERIALIZED (SELECT j.id, j.name, " OWNED("j", "$2", "$3") " AS owned, u.name AS owner FROM jobs j "
+    "  JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
     "done AS MATERIALIZED (SELECT id, name, owner, motley_job_remove(id) AS doc FROM old WHERE owned), "
     "said AS ("
     AUDIT("$4", "'job.remove'", "done.id::text", "json_build_object('name', done.name, 'owner', done.owner)", "done.doc", "done")
@@ -39,15 +37,10 @@ static const struct pg_statement get_storage = {
 int store_job_remove(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
                      void *arg, struct err *err)
 {
-    char missing[80], thing[80];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
-    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
-    pg_params_init(&params);
-    store_param_viewer(&params, principal);
-    pg_param_i64(&params, id);
+    store_params_job(&params, id, principal);
     store_param_actor(&params, principal);
-    return store_one_change(store, &remove_job, &params, missing, thing, done, arg, err);
+    return store_job_update(store, &remove_job, id, &params, done, arg, err);
 }
 
 int store_storage_get(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,

@@ -133,6 +133,13 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
 int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                      const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err);
 
+/* jobs_command.c. What concerns one job: store_params_job begins its statement's parameters ($1: the job;
+ * $2, $3: the asker), and store_job_update runs a change of it, as store_one_change does. */
+#define STORE_NO_JOB "there is no job %lld that you may see"
+void store_params_job(struct pg_params *params, int64_t id, const struct principal *principal);
+int store_job_update(struct store *store, const struct pg_statement *statement, int64_t id,
+                     struct pg_params *params, store_doc_fn *done, void *arg, struct err *err);
+
 /* Seconds per step of the run r: predicted, times how much longer than predicted its slowest rank computes.
  */
 #define RUN_STEP_S                                                                                           \
