@@ -6,9 +6,8 @@
 #include <string.h>
 
 /* Nobody takes the devices to which a job moves while its run ends (STOP_US at most), and then until the plan
- * with which it goes on is found (PLAN_US at most). */
+ * with which it goes on is found (POLICY_MOVE_PLAN_US at most). */
 #define STOP_US 600000000
-#define PLAN_US 10000000
 
 void pass_note_move(struct scheduler_pass *pass, int64_t job, const json_t *decision)
 {
@@ -34,7 +33,7 @@ void pass_moves_on(struct scheduler_pass *pass, int64_t job)
     snprintf(key, sizeof(key), "%lld", (long long)job);
     json_t *move = json_object_get(pass->scheduler->moving, key);
     if (move)
-        json_object_set_new(move, "until_us", json_integer(pass->view->now_us + PLAN_US));
+        json_object_set_new(move, "until_us", json_integer(pass->view->now_us + POLICY_MOVE_PLAN_US));
 }
 
 bool pass_moves_to(const struct scheduler_pass *pass, int64_t job, struct device_set *to)

@@ -31,9 +31,6 @@ struct considered {
 
 enum { NO_PLAN = UINT32_MAX };
 
-/* as long as a search for the plan of a run that moves is expected to last at most */
-enum { MOVE_PLAN_US = 10000000 };
-
 static int wait_for(struct considered *c, enum policy_reason reason, int64_t subject)
 {
     c->action->verdict = VERDICT_WAIT;
@@ -155,7 +152,7 @@ static int wait_for_plan(struct decision *x, struct considered *c)
     if (c->job->moves_to) {
         held.devices = *c->job->moves_to;
         device_set_intersect(&held.devices, &x->reserve.free);
-        reserve_take(&x->reserve, &held, c->job->id, x->reserve.now_us + MOVE_PLAN_US);
+        reserve_take(&x->reserve, &held, c->job->id, x->reserve.now_us + POLICY_MOVE_PLAN_US);
     }
     return wait_for(c, REASON_PLANNING, -1);
 }

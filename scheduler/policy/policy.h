@@ -22,6 +22,8 @@
 enum {
     POLICY_RESERVATIONS_MAX = 8, /* dated reservations of one decision */
     POLICY_NONE = UINT16_MAX,    /* an account without a parent, or a device without an owner */
+    /* microseconds that a search for the plan of a run that moves is expected to last at most */
+    POLICY_MOVE_PLAN_US = 10000000,
 };
 
 /* How much of the cluster a user or an account may use. 0: unlimited. */
