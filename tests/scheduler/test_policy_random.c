@@ -30,6 +30,78 @@ struct random_world {
     struct policy_snapshot snapshot;
 };
 
+static void draw_people(struct random_world *w, struct rand_stream *r)
+{
+    for (size_t i = 0; i < TREE; i++)
+        w->accounts[i] = (struct policy_account){.parent = i == 0  ? POLICY_NONE
+                                                           : i < 3 ? 0
+                                                                   : (uint16_t)(1 + i % 2),
+                                                 .weight = 1 + rand_stream_below(r, 3),
+                                                 .decayed = rand_stream_below(r, 10000),
+                                                 .limits = {rand_stream_below(r, 3) * rand_stream_below(r, 5),
+                                                            rand_stream_below(r, 3) * rand_stream_below(r, 3),
+                                                            (rand_stream_below(r, 8) == 0 ? 5000.0 : 0)}};
+    for (size_t i = 0; i < PEOPLE; i++)
+        w->users[i].limits = (struct policy_limits){rand_stream_below(r, 6), rand_stream_below(r, 4),
+                                                    (rand_stream_below(r, 8) == 0 ? 5000.0 : 0)};
+}
+
+static void draw_devices(struct random_world *w, struct rand_stream *r)
+{
+    for (size_t d = 0; d < w->snapshot.device_count; d++) {
+        w->devices[d] = (struct speed_device){0.2 + rand_stream_unit(r), 25};
+        const uint32_t what = rand_stream_below(r, 10);
+        if (what > 0)
+            device_set_add(&w->snapshot.present, d);
+        if (what == 1)
+            device_set_add(&w->snapshot.unfit, d);
+        if (what < 6)
+            continue;
+        struct policy_run *run = &w->runs[w->snapshot.run_count++];
+        *run = (struct policy_run){.job = 1000 + (int64_t)d,
+                                   .started_us = NOW - HOUR,
+                                   .ends_us = NOW - HOUR / 4 + rand_stream_below(r, 2000000000),
+                                   .rate = 1,
+                                   .user = (uint16_t)rand_stream_below(r, PEOPLE),
+                                   .account = (uint16_t)(3 + rand_stream_below(r, 4)),
+                                   .service = SERVICE_NORMAL};
+        device_set_add(&run->devices, d);
+        w->users[run->user].use.devices++;
+        w->users[run->user].use.running++;
+        w->accounts[run->account].use.devices++;
+        w->accounts[run->account].use.running++;
+    }
+}
+
+static void draw_jobs(struct random_world *w, struct rand_stream *r)
+{
+    for (size_t i = 0; i < w->snapshot.job_count; i++)
+        w->jobs[i] = (struct policy_job){.id = (int64_t)i + 1,
+                                         .eligible_us = rand_stream_below(r, 1000),
+                                         .steps_left = 1 + rand_stream_below(r, 20000),
+                                         .priority = (int32_t)rand_stream_below(r, 3),
+                                         .shape = rand_stream_below(r, 5),
+                                         .user = (uint16_t)rand_stream_below(r, PEOPLE),
+                                         .account = (uint16_t)(3 + rand_stream_below(r, 4)),
+                                         .devices_most = (uint16_t)rand_stream_below(r, 4),
+                                         .service = (enum policy_service)rand_stream_below(r, 3)};
+}
+
+static void draw_intervals(struct random_world *w, struct rand_stream *r)
+{
+    for (size_t i = 0; i < w->snapshot.interval_count; i++) {
+        const int64_t begins_us = NOW - HOUR + rand_stream_below(r, 4000000) * INT64_C(1800);
+        w->intervals[i] = (struct policy_interval){
+            .id = 500 + (int64_t)i, .begins_us = begins_us, .ends_us = begins_us + HOUR};
+        if (rand_stream_below(r, 3) == 0) { /* a machine that is taken away, perhaps very soon */
+            w->intervals[i].leaves = true;
+            w->intervals[i].begins_us = NOW + 1 + rand_stream_below(r, 4000) * (begins_us % 4000);
+            w->intervals[i].ends_us = INT64_MAX;
+        }
+        device_set_add(&w->intervals[i].devices, rand_stream_below(r, (uint32_t)w->snapshot.device_count));
+    }
+}
+
 static void draw_world(struct random_world *w, uint64_t seed)
 {
     struct rand_stream r;
@@ -45,69 +117,15 @@ static void draw_world(struct random_world *w, uint64_t seed)
                                            .jobs = w->jobs,
                                            .runs = w->runs,
                                            .intervals = w->intervals};
-    const size_t count = w->snapshot.device_count;
-    w->model = (struct speed_model){count, 5, w->devices, w->shapes, NULL};
+    w->model = (struct speed_model){w->snapshot.device_count, 5, w->devices, w->shapes, NULL};
     w->planner = (struct policy_planner){speeds_best, &w->model};
     for (size_t i = 0; i < 5; i++)
         w->shapes[i] = (struct speed_shape){0.1 + rand_stream_unit(&r), (double)rand_stream_below(&r, 120),
                                             0.5 * rand_stream_unit(&r)};
-    for (size_t i = 0; i < TREE; i++)
-        w->accounts[i] =
-            (struct policy_account){.parent = i == 0  ? POLICY_NONE
-                                              : i < 3 ? 0
-                                                      : (uint16_t)(1 + i % 2),
-                                    .weight = 1 + rand_stream_below(&r, 3),
-                                    .decayed = rand_stream_below(&r, 10000),
-                                    .limits = {rand_stream_below(&r, 3) * rand_stream_below(&r, 5),
-                                               rand_stream_below(&r, 3) * rand_stream_below(&r, 3),
-                                               (rand_stream_below(&r, 8) == 0 ? 5000.0 : 0)}};
-    for (size_t i = 0; i < PEOPLE; i++)
-        w->users[i].limits = (struct policy_limits){rand_stream_below(&r, 6), rand_stream_below(&r, 4),
-                                                    (rand_stream_below(&r, 8) == 0 ? 5000.0 : 0)};
-    for (size_t d = 0; d < count; d++) {
-        w->devices[d] = (struct speed_device){0.2 + rand_stream_unit(&r), 25};
-        const uint32_t what = rand_stream_below(&r, 10);
-        if (what > 0)
-            device_set_add(&w->snapshot.present, d);
-        if (what == 1)
-            device_set_add(&w->snapshot.unfit, d);
-        if (what < 6)
-            continue;
-        struct policy_run *run = &w->runs[w->snapshot.run_count++];
-        *run = (struct policy_run){.job = 1000 + (int64_t)d,
-                                   .started_us = NOW - HOUR,
-                                   .ends_us = NOW - HOUR / 4 + rand_stream_below(&r, 2000000000),
-                                   .rate = 1,
-                                   .user = (uint16_t)rand_stream_below(&r, PEOPLE),
-                                   .account = (uint16_t)(3 + rand_stream_below(&r, 4)),
-                                   .service = SERVICE_NORMAL};
-        device_set_add(&run->devices, d);
-        w->users[run->user].use.devices++;
-        w->users[run->user].use.running++;
-        w->accounts[run->account].use.devices++;
-        w->accounts[run->account].use.running++;
-    }
-    for (size_t i = 0; i < w->snapshot.job_count; i++)
-        w->jobs[i] = (struct policy_job){.id = (int64_t)i + 1,
-                                         .eligible_us = rand_stream_below(&r, 1000),
-                                         .steps_left = 1 + rand_stream_below(&r, 20000),
-                                         .priority = (int32_t)rand_stream_below(&r, 3),
-                                         .shape = rand_stream_below(&r, 5),
-                                         .user = (uint16_t)rand_stream_below(&r, PEOPLE),
-                                         .account = (uint16_t)(3 + rand_stream_below(&r, 4)),
-                                         .devices_most = (uint16_t)rand_stream_below(&r, 4),
-                                         .service = (enum policy_service)rand_stream_below(&r, 3)};
-    for (size_t i = 0; i < w->snapshot.interval_count; i++) {
-        const int64_t begins_us = NOW - HOUR + rand_stream_below(&r, 4000000) * INT64_C(1800);
-        w->intervals[i] = (struct policy_interval){
-            .id = 500 + (int64_t)i, .begins_us = begins_us, .ends_us = begins_us + HOUR};
-        if (rand_stream_below(&r, 3) == 0) { /* a machine that is taken away, perhaps very soon */
-            w->intervals[i].leaves = true;
-            w->intervals[i].begins_us = NOW + 1 + rand_stream_below(&r, 4000) * (begins_us % 4000);
-            w->intervals[i].ends_us = INT64_MAX;
-        }
-        device_set_add(&w->intervals[i].devices, rand_stream_below(&r, (uint32_t)count));
-    }
+    draw_people(w, &r);
+    draw_devices(w, &r);
+    draw_jobs(w, &r);
+    draw_intervals(w, &r);
 }
 
 static struct policy_decision decide_in(const struct random_world *w, const struct policy_settings *settings)
