@@ -12,13 +12,13 @@ import json
 import os
 import random
 import statistics
-import struct
 import subprocess
 import sys
 
 from harness import Motley, expect, report
+from made_model import write_llama
 
-MODEL = {"hidden": 64, "ffn": 192, "layers": 16, "heads": 4, "kv": 2, "vocab": 512}
+MODEL = {"layers": 16, "hidden": 64, "ffn": 192, "heads": 4, "kv_heads": 2, "vocabulary": 512}
 TOKENS = 64
 DOES_NOT_FIT = 4  # exit status of `motley submit`
 LABS = {
@@ -43,40 +43,11 @@ def arguments():
     return parser.parse_args()
 
 
-def make_model(folder):
-    """A Llama with random weights; the rows have token numbers, so it needs no tokenizer."""
-    os.makedirs(folder)
-    m, head = MODEL, MODEL["hidden"] // MODEL["heads"]
-    hidden, kv = m["hidden"], m["kv"] * head
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as handle:
-        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": m["vocab"], "hidden_size": hidden,
-                   "intermediate_size": m["ffn"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
-                   "num_key_value_heads": m["kv"], "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-                   "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "float32"}, handle)
-    shapes = {"model.embed_tokens.weight": (m["vocab"], hidden), "lm_head.weight": (m["vocab"], hidden), "model.norm.weight": (hidden,)}
-    for layer in range(m["layers"]):
-        for name, shape in {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
-                            "self_attn.o_proj": (hidden, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
-                            "mlp.gate_proj": (m["ffn"], hidden), "mlp.up_proj": (m["ffn"], hidden), "mlp.down_proj": (hidden, m["ffn"])}.items():
-            shapes[f"model.layers.{layer}.{name}.weight"] = shape
-    header, body, draw, at = {}, [], random.Random(1), 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        body.append(struct.pack(f"<{count}f", *([1.0] * count if "norm" in name else [draw.gauss(0, 0.05) for _ in range(count)])))
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text + b"".join(body))
-    return folder
-
-
 def step_flops(rows):
     """Of the products of a full step without recomputation: 6 a weight and token."""
     m, head = MODEL, MODEL["hidden"] // MODEL["heads"]
-    layer = 2 * m["hidden"] ** 2 + 2 * m["hidden"] * m["kv"] * head + 3 * m["hidden"] * m["ffn"]
-    return 6.0 * (m["layers"] * layer + m["vocab"] * m["hidden"]) * rows * TOKENS
+    layer = 2 * m["hidden"] ** 2 + 2 * m["hidden"] * m["kv_heads"] * head + 3 * m["hidden"] * m["ffn"]
+    return 6.0 * (m["layers"] * layer + m["vocabulary"] * m["hidden"]) * rows * TOKENS
 
 
 def catalogue():
@@ -101,8 +72,8 @@ def config(cards, args, link):
 def make_inputs(motley, args):
     """Writes the model and rows of full length; the path of the rows."""
     draw = random.Random(2)
-    make_model(motley.path("model"))
-    ids = [[draw.randrange(MODEL["vocab"]) for _ in range(TOKENS)] for _ in range(args.rows)]
+    write_llama(motley.path("model"), **MODEL)  # the rows have token numbers, so it needs no tokenizer
+    ids = [[draw.randrange(MODEL["vocabulary"]) for _ in range(TOKENS)] for _ in range(args.rows)]
     return motley.write_rows("rows.jsonl", [{"ids": row, "labels": row} for row in ids])
 
 

@@ -8,16 +8,15 @@ a folder of its own: its command stays in the foreground until the next one ther
 import contextlib
 import json
 import os
-import random
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 import time
 
 from motley import BIN, SOURCE, Failed, expect, main, poll
 from hub import Hub, Repository
+from made_model import write_llama
 from machines import ADDRESSES, Machines, unavailable
 
 DOCS = os.path.join(SOURCE, "docs")
@@ -44,35 +43,7 @@ def blocks(page):
 
 def make_model(folder):
     """A Llama of two layers with random weights, a tokenizer and a chat template, in the place of the guide's model."""
-    os.makedirs(folder)
-    hidden, inter, vocab, heads, kv = 64, 128, 512, 4, 2
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden,
-              "intermediate_size": inter, "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": kv,
-              "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
-              "hidden_act": "silu", "bos_token_id": None, "eos_token_id": 2, "torch_dtype": "float32"}
-    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
-    for layer in range(2):
-        at = f"model.layers.{layer}."
-        shapes.update({at + "input_layernorm.weight": (hidden,), at + "post_attention_layernorm.weight": (hidden,),
-                       at + "self_attn.q_proj.weight": (hidden, hidden), at + "self_attn.o_proj.weight": (hidden, hidden),
-                       at + "self_attn.k_proj.weight": (hidden * kv // heads, hidden),
-                       at + "self_attn.v_proj.weight": (hidden * kv // heads, hidden),
-                       at + "mlp.gate_proj.weight": (inter, hidden), at + "mlp.up_proj.weight": (inter, hidden),
-                       at + "mlp.down_proj.weight": (hidden, inter)})
-    header, body, draw = {}, [], random.Random(1)
-    at = 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        values = [1.0] * count if "norm" in name else [draw.gauss(0, 0.05) for _ in range(count)]
-        body.append(struct.pack(f"<{count}f", *values))
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text + b"".join(body))
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as handle:
-        json.dump(config, handle)
+    write_llama(folder, layers=2, tied=True, bos_token_id=None, eos_token_id=2)
     shutil.copy(os.path.join(DATA, "tokenizer", "smollm.json"), os.path.join(folder, "tokenizer.json"))
     with open(CHATML, encoding="utf-8") as handle:
         template = handle.read()
