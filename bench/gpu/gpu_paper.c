@@ -195,47 +195,26 @@ static double pairs(uint32_t tokens)
     return (double)tokens * (step_length + 1) / 2;
 }
 
-/* Returns the FLOPs of the op's products, and writes to `detail` what distinguishes the op from others of its
- * kind (its sizes). */
-static double op_flops(const struct op *op, char detail[WORDS])
+/* Writes what distinguishes the op from others of its kind (its sizes), and returns its FLOPs. */
+static double describe(const struct op *op, char detail[WORDS])
 {
+    const char *const bits = op_in_16_bits(op) ? "16 bit" : "fp32";
     const struct op_gemm *g = &op->gemm;
     const struct op_attention *a =
         op->kind == OP_ATTENTION ? &op->attention : &op->attention_backward.forward;
-    switch (op->kind) {
-    case OP_GEMM:
+    if (op->kind == OP_GEMM)
         snprintf(detail, WORDS, "%u x %u x %u, %s weights, %s%s%s", g->m, g->n, g->k, pack_word(g->pack),
-                 g->compute == DTYPE_F32 ? "fp32" : "16 bit", g->transpose_a ? ", a across" : "",
-                 g->transpose_b ? ", b across" : "");
-        return 2.0 * g->m * g->n * g->k;
-    case OP_ATTENTION:
-    case OP_ATTENTION_BACKWARD:
-        snprintf(detail, WORDS, "%u tokens, %u heads of %u, %s", a->tokens, a->heads, a->head_dim,
-                 a->compute == DTYPE_F32 ? "fp32" : "16 bit");
-        return (op->kind == OP_ATTENTION ? 4 : 10) * pairs(a->tokens) * a->heads * a->head_dim;
-    default:
-        return 0;
-    }
-}
-
-/* Returns the bytes of all operands. Of an embedding table only the rows that are looked up count. */
-static double op_bytes(const struct op *op)
-{
-    struct operand_use uses[OP_OPERANDS_MAX];
-    uint32_t count = op_operands(op, uses);
-    double bytes = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        double size = (double)uses[i].rows * (double)uses[i].width * dtype_bytes(uses[i].operand.dtype);
-        bool looked_up = op->kind == OP_EMBED && uses[i].access == OPERAND_READ;
-        bytes += looked_up ? 0 : uses[i].access == OPERAND_UPDATE || op->kind == OP_EMBED ? 2 * size : size;
-    }
-    return bytes;
+                 bits, g->transpose_a ? ", a across" : "", g->transpose_b ? ", b across" : "");
+    if (op->kind != OP_ATTENTION && op->kind != OP_ATTENTION_BACKWARD)
+        return op_flops(op, 0);
+    snprintf(detail, WORDS, "%u tokens, %u heads of %u, %s", a->tokens, a->heads, a->head_dim, bits);
+    return op_flops(op, pairs(a->tokens));
 }
 
 static int paper_submit(enum device_queue queue, struct device *on, const struct op *op, struct err *why)
 {
     char detail[WORDS] = "";
-    double flops = op_flops(op, detail);
+    const double flops = describe(op, detail);
     uint32_t i = 0;
     while (i < group_count && (groups[i].kind != op->kind || strcmp(groups[i].detail, detail) != 0))
         i++;

@@ -87,7 +87,8 @@ static int paced_sync(struct device *device, struct err *err)
     return 0;
 }
 
-static double rows_squared(const struct op_attention *op)
+/* Pairs of query and key that an attention looks at. */
+static double pairs(const struct op_attention *op)
 {
     const uint32_t *start = operand_at(&op->row_start);
     double sum = 0;
@@ -99,54 +100,28 @@ static double rows_squared(const struct op_attention *op)
     return sum;
 }
 
-/* Floating-point operations of the ops that have many; every other op is bound by its memory traffic. */
-static double op_flops(const struct op *op, bool *half)
+/* What op_flops must be told: it stands in the op's buffers. */
+static double counted(const struct op *op)
 {
-    *half = false;
     switch (op->kind) {
-    case OP_GEMM:
-        *half = op->gemm.compute != DTYPE_F32;
-        return 2.0 * op->gemm.m * op->gemm.n * op->gemm.k;
     case OP_GEMM_GROUPED: {
-        const struct op_gemm_grouped *o = &op->gemm_grouped;
-        const uint32_t *offsets = operand_at(&o->offsets);
-        double rows = (double)offsets[o->first + o->groups] - offsets[o->first];
-        *half = o->compute != DTYPE_F32;
-        return 2.0 * rows * o->n * (o->transpose_a ? o->m : o->k);
+        const uint32_t *offsets = operand_at(&op->gemm_grouped.offsets);
+        return (double)offsets[op->gemm_grouped.first + op->gemm_grouped.groups] -
+               offsets[op->gemm_grouped.first];
     }
     case OP_ATTENTION:
-        *half = op->attention.compute != DTYPE_F32;
-        return 4.0 * op->attention.heads * op->attention.head_dim * rows_squared(&op->attention);
-    case OP_ATTENTION_BACKWARD: {
-        const struct op_attention *o = &op->attention_backward.forward;
-        *half = o->compute != DTYPE_F32;
-        return 10.0 * o->heads * o->head_dim * rows_squared(o);
-    }
+        return pairs(&op->attention);
+    case OP_ATTENTION_BACKWARD:
+        return pairs(&op->attention_backward.forward);
     default:
         return 0;
     }
 }
 
-static double op_bytes(const struct op *op)
-{
-    struct operand_use uses[OP_OPERANDS_MAX];
-    uint32_t count = op_operands(op, uses);
-    double bytes = 0;
-    if (op->kind == OP_EMBED) /* rows of the table, not all of it */
-        return 8.0 * op->embed.tokens * op->embed.hidden;
-    if (op->kind == OP_EMBED_BACKWARD)
-        return 12.0 * op->embed_backward.tokens * op->embed_backward.hidden;
-    for (uint32_t i = 0; i < count; i++)
-        bytes += (double)uses[i].rows * (double)uses[i].width * dtype_bytes(uses[i].operand.dtype) *
-                 (uses[i].access == OPERAND_UPDATE ? 2 : 1);
-    return bytes;
-}
-
 static double op_seconds(const struct device_pace *pace, const struct op *op)
 {
-    bool half;
-    double flops = op_flops(op, &half), arithmetic = flops / (half ? pace->flops_16 : pace->flops),
-           traffic = op_bytes(op) / pace->bytes_per_s;
+    const double arithmetic = op_flops(op, counted(op)) / (op_in_16_bits(op) ? pace->flops_16 : pace->flops);
+    const double traffic = op_bytes(op) / pace->bytes_per_s;
     return pace->launch_s + (arithmetic > traffic ? arithmetic : traffic);
 }
 

@@ -577,3 +577,52 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
         operands_of[op->kind](op, &uses);
     return uses.count;
 }
+
+double op_flops(const struct op *op, double counted)
+{
+    const struct op_gemm_grouped *grouped = &op->gemm_grouped;
+    const struct op_attention *backward = &op->attention_backward.forward;
+    switch (op->kind) {
+    case OP_GEMM:
+        return 2.0 * op->gemm.m * op->gemm.n * op->gemm.k;
+    case OP_GEMM_GROUPED:
+        return 2.0 * counted * grouped->n * (grouped->transpose_a ? grouped->m : grouped->k);
+    case OP_ATTENTION:
+        return 4.0 * op->attention.heads * op->attention.head_dim * counted;
+    case OP_ATTENTION_BACKWARD:
+        return 10.0 * backward->heads * backward->head_dim * counted;
+    default:
+        return 0;
+    }
+}
+
+bool op_in_16_bits(const struct op *op)
+{
+    switch (op->kind) {
+    case OP_GEMM:
+        return op->gemm.compute != DTYPE_F32;
+    case OP_GEMM_GROUPED:
+        return op->gemm_grouped.compute != DTYPE_F32;
+    case OP_ATTENTION:
+        return op->attention.compute != DTYPE_F32;
+    case OP_ATTENTION_BACKWARD:
+        return op->attention_backward.forward.compute != DTYPE_F32;
+    default:
+        return false;
+    }
+}
+
+double op_bytes(const struct op *op)
+{
+    struct operand_use uses[OP_OPERANDS_MAX];
+    const uint32_t count = op_operands(op, uses);
+    double bytes = 0;
+    if (op->kind == OP_EMBED)
+        return 8.0 * op->embed.tokens * op->embed.hidden;
+    if (op->kind == OP_EMBED_BACKWARD)
+        return 12.0 * op->embed_backward.tokens * op->embed_backward.hidden;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += (double)uses[i].rows * (double)uses[i].width * dtype_bytes(uses[i].operand.dtype) *
+                 (uses[i].access == OPERAND_UPDATE ? 2 : 1);
+    return bytes;
+}

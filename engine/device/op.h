@@ -489,6 +489,15 @@ void op_complete(struct op *op);
 /* Fill uses[OP_OPERANDS_MAX] with the operands of an op that op_complete has seen; optional operands that are
  * absent are left out. Returns how many. Pure. */
 uint32_t op_operands(const struct op *op, struct operand_use *uses);
+
+/* Floating-point operations of the ops that have many (0 for all others, which memory traffic bounds).
+ * `counted` is what stands in the op's buffers: the pairs of query and key of an attention, the rows of a
+ * grouped product's groups. Pure. */
+double op_flops(const struct op *op, double counted);
+bool op_in_16_bits(const struct op *op); /* are these operations done in bf16 or f16? Pure. */
+/* Bytes of an op's operands, each read or written once, and twice where it is updated. Of an embedding's
+ * table only the rows that are looked up count. Pure. */
+double op_bytes(const struct op *op);
 /* Bytes of one element. */
 uint32_t dtype_bytes(enum dtype dtype);
 
