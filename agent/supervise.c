@@ -1,4 +1,6 @@
-#include "agent/supervise.h"
+/* The workers of this node's devices: starts them, takes their events into the journal, and gives a rank
+ * whose worker was lost its final event. messages.c has what the scheduler asks for. */
+#include "agent/supervise_private.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -6,58 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/child.h"
 #include "agent/flush.h"
 #include "agent/groups.h"
-#include "agent/proof.h"
-#include "agent/seen.h"
-#include "agent/worker_start.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/log.h"
 
-/* PROOF_REQUEST: number of a proof's request; the scheduler's requests begin with 1. */
-enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700, PROVE_TICK_MS = 100, PROOF_REQUEST = 0 };
-
-/* A device and the worker on it. */
-struct device_state {
-    const struct agent_device *device;
-    int64_t last_epoch; /* epoch of the last accepted assignment; -1: none */
-    struct child *child;
-    bool finished;         /* the worker has sent its last event */
-    uint64_t events_taken; /* number of events taken from a measuring worker. The node's stream numbers them
-                              anew. */
-    uint64_t node_number;  /* number that the worker's last event got in the node's stream */
-    uint64_t acked;        /* events acknowledged to the worker */
-    uint64_t read_ns;      /* when the last `profile` that was not refused was read, on the monotonic clock */
-    json_t *pending;       /* `assign` or `profile` to start when the present child has ended; or NULL */
-    struct proof proof;    /* what the device lacks in order to run a worker */
-};
-
-struct worker_supervisor {
-    struct event_base *base;
-    const struct agent_config *config;
-    const struct agent_identity *identity;
-    const char *home;
-    const char *worker;
-    struct journal *journal;
-    struct groups *groups;
-    struct flush *flush;
-    struct feed *feed;
-    struct links *links;
-    struct seen *seen;
-    struct node_history *history;
-    struct device_state states[AGENT_DEVICES_MAX];
-    uint32_t state_count;
-    bool paused;
-    bool ending;
-    void (*ended)(void *arg);
-    void *ended_arg, *lacking_arg;
-    struct event *prove; /* ticks: starts proofs that are due, ends those that hang, tells what has changed */
-    bool lacking_moved;
-    void (*lacking_changed)(void *arg);
-};
+enum { PATH_SIZE = 700, PROVE_TICK_MS = 100 };
 
 static void child_event(void *arg, struct child *child, json_t *event);
 static void child_gone(void *arg, struct child *child, const char *why);
@@ -65,10 +23,10 @@ static const struct child_events child_callbacks = {.event = child_event, .gone 
 
 /* ---- lookups ---- */
 
-static struct device_state *state_of_device(struct worker_supervisor *supervisor, const char *device)
+struct device_state *supervisor_device(struct worker_supervisor *supervisor, const char *name)
 {
-    for (uint32_t i = 0; device && i < supervisor->state_count; i++)
-        if (strcmp(supervisor->states[i].device->name, device) == 0)
+    for (uint32_t i = 0; name && i < supervisor->state_count; i++)
+        if (strcmp(supervisor->states[i].device->name, name) == 0)
             return &supervisor->states[i];
     return NULL;
 }
@@ -81,13 +39,12 @@ static struct device_state *state_of_child(struct worker_supervisor *supervisor,
     return NULL;
 }
 
-/* Whether the child is a worker that is only tried (worker/prove.h). */
-static bool is_proof(const struct child_work *work)
+bool work_is_proof(const struct child_work *work)
 {
     return work->run < 0 && work->request == PROOF_REQUEST;
 }
 
-static void trouble(const char *event, const struct err *err)
+void supervisor_trouble(const char *event, const struct err *err)
 {
     log_event(LOG_LEVEL_WARN, event, "why=\"%s\"", err->text);
 }
@@ -114,14 +71,12 @@ static struct journal_stream *stream_of(struct worker_supervisor *supervisor, co
         feed_key(key, work->run, work->epoch, work->rank);
     struct journal_stream *stream = journal_stream(supervisor->journal, key, &err);
     if (!stream)
-        trouble("journal_stream", &err);
+        supervisor_trouble("journal_stream", &err);
     return stream;
 }
 
-/* Appends an event to the stream of a rank, or of the node. Before the feed exists the event waits in the
- * journal. */
-static void event_append(struct worker_supervisor *supervisor, const struct child_work *work,
-                         const char *type, json_t *event, bool final)
+void event_append(struct worker_supervisor *supervisor, const struct child_work *work, const char *type,
+                  json_t *event, bool final)
 {
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
@@ -133,9 +88,9 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
     json_object_update_new(
         event, of[0] < 0 ? json_pack("{s:I}", "request", of[3])
                          : json_pack("{s:I, s:I, s:I}", "run", of[0], "epoch", of[1], "rank", of[2]));
-    struct device_state *state = state_of_device(supervisor, work->device);
+    struct device_state *state = supervisor_device(supervisor, work->device);
     if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
-        trouble("event_not_on_disk", &err);
+        supervisor_trouble("event_not_on_disk", &err);
         err_wrap(&err, "events cannot be stored in %s/journal", supervisor->home);
         if (state)
             proof_end(supervisor, state, err.text);
@@ -145,8 +100,8 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
     flush_wanted(supervisor->flush);
 }
 
-static void failure_append(struct worker_supervisor *supervisor, const struct child_work *work,
-                           enum err_code code, const char *text)
+void failure_append(struct worker_supervisor *supervisor, const struct child_work *work, enum err_code code,
+                    const char *text)
 {
     log_event(LOG_LEVEL_WARN, "rank_failed",
               "run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " code=%s why=\"%s\"",
@@ -165,9 +120,9 @@ static bool is_final(const char *type)
 static void child_ack(struct worker_supervisor *supervisor, struct device_state *state)
 {
     const struct child_work *work = child_work(state->child);
-    const struct journal_stream *stream = is_proof(work) ? NULL : stream_of(supervisor, work);
+    const struct journal_stream *stream = work_is_proof(work) ? NULL : stream_of(supervisor, work);
     struct err err;
-    uint64_t seq = is_proof(work) ? state->events_taken : state->acked; /* no proof's event is stored */
+    uint64_t seq = work_is_proof(work) ? state->events_taken : state->acked; /* no proof's event is stored */
     if (stream && work->run >= 0)
         seq = stream->durable;
     else if (stream && stream->durable >= state->node_number)
@@ -178,7 +133,7 @@ static void child_ack(struct worker_supervisor *supervisor, struct device_state 
     if (work->run >= 0)
         json_object_set_new(ack, "run", json_integer((json_int_t)work->run));
     if (child_send(state->child, ack, &err) < 0)
-        trouble("ack_not_sent", &err);
+        supervisor_trouble("ack_not_sent", &err);
     else
         state->acked = seq;
     json_decref(ack);
@@ -220,11 +175,11 @@ static void child_event(void *arg, struct child *child, json_t *event)
     jr_str(&reader, "type", JR_REQUIRED, 1, 32, &type);
     jr_i64(&reader, "seq", JR_REQUIRED, 1, INT64_MAX, &seq);
     if (!state || jr_finish_loose(&reader) < 0) {
-        trouble("event_refused", &err);
+        supervisor_trouble("event_refused", &err);
         json_decref(event);
         return;
     }
-    if (is_proof(work)) {
+    if (work_is_proof(work)) {
         proof_event(supervisor, state, event);
         return;
     }
@@ -308,11 +263,8 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
     return 0;
 }
 
-/* ---- messages ---- */
-
-/* Answers the pending message, if there is one, with a failure, and forgets it. */
-static void pending_refuse(struct worker_supervisor *supervisor, struct device_state *state,
-                           enum err_code code, const char *text)
+void pending_refuse(struct worker_supervisor *supervisor, struct device_state *state, enum err_code code,
+                    const char *text)
 {
     struct child_work work;
     struct err err;
@@ -322,15 +274,13 @@ static void pending_refuse(struct worker_supervisor *supervisor, struct device_s
     state->pending = NULL;
 }
 
-/* Reports that the pending message's worker could not be started because of this node. */
-static void start_failed(struct worker_supervisor *supervisor, struct device_state *state,
-                         const struct err *err)
+void start_failed(struct worker_supervisor *supervisor, struct device_state *state, const struct err *err)
 {
     pending_refuse(supervisor, state, err->code == ERR_NOMEM ? ERR_NOMEM : ERR_NODE, err->text);
     proof_doubt(&state->proof, clock_mono_ns());
 }
 
-static void pending_start(struct worker_supervisor *supervisor, struct device_state *state)
+void pending_start(struct worker_supervisor *supervisor, struct device_state *state)
 {
     struct child_work work;
     struct err err;
@@ -341,176 +291,7 @@ static void pending_start(struct worker_supervisor *supervisor, struct device_st
     state->pending = NULL;
 }
 
-static bool runs(const struct device_state *state, int64_t run, int64_t epoch)
-{
-    return state->child && child_work(state->child)->run == run && child_work(state->child)->epoch == epoch;
-}
-
-static void take_assign(struct worker_supervisor *supervisor, const json_t *message)
-{
-    char key[JOURNAL_KEY_SIZE];
-    struct child_work work;
-    struct err err;
-    if (worker_work_read(message, &work, &err) < 0) {
-        trouble("assignment_refused", &err);
-        return;
-    }
-    struct device_state *state = state_of_device(supervisor, work.device);
-    if (!state || supervisor->ending) {
-        failure_append(supervisor, &work, !state ? ERR_NOT_FOUND : ERR_CANCELLED,
-                       !state ? "this node has no such device" : "this node's agent is stopping");
-        return;
-    }
-    if (work.epoch <= state->last_epoch) {
-        log_event(LOG_LEVEL_WARN, "assignment_stale",
-                  "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
-                  work.epoch, state->last_epoch);
-        feed_key(key, work.run, work.epoch, work.rank);
-        if (work.epoch == state->last_epoch && !state->pending && !runs(state, work.run, work.epoch) &&
-            !journal_find(supervisor->journal, key)) {
-            /* Either an agent recorded this assignment and ended before it started the worker, so nobody else
-             * reports the failure; or the assignment was executed, and the scheduler ignores this event,
-             * because it has committed one with this number. */
-            failure_append(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
-        }
-        return;
-    }
-    state->last_epoch = work.epoch;
-    /* Nobody waits for a pending assignment, because this one's epoch is later. A measurement is answered. */
-    if (json_object_get(state->pending, "request"))
-        pending_refuse(supervisor, state, ERR_BUSY, "the device was assigned to a job");
-    json_decref(state->pending);
-    state->pending = json_incref((json_t *)(uintptr_t)message);
-    if (state->child) {
-        log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
-                  child_work(state->child)->run);
-        child_end(state->child, 0);
-    }
-    int64_t job = json_integer_value(json_object_get(message, "job"));
-    if (history_note(supervisor->history, work.device, work.epoch, job, work.run, &err) < 0)
-        start_failed(supervisor, state, &err);
-    else if (!state->child)
-        pending_start(supervisor, state);
-}
-
-/* Passes a message on to the worker of its run. */
-static void pass_on(struct worker_supervisor *supervisor, const json_t *message)
-{
-    struct err err;
-    int64_t run = json_integer_value(json_object_get(message, "run"));
-    int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
-    for (uint32_t i = 0; i < supervisor->state_count; i++) {
-        struct device_state *state = &supervisor->states[i];
-        if (runs(state, run, epoch) && child_send(state->child, message, &err) < 0)
-            trouble("message_not_passed_on", &err);
-    }
-}
-
-static void take_stop(struct worker_supervisor *supervisor, const json_t *message)
-{
-    struct err err;
-    int64_t run = json_integer_value(json_object_get(message, "run"));
-    int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
-    for (uint32_t i = 0; i < supervisor->state_count; i++) {
-        struct device_state *state = &supervisor->states[i];
-        struct child_work work;
-        if (state->pending && worker_work_read(state->pending, &work, &err) == 0 && work.run == run &&
-            work.epoch == epoch)
-            pending_refuse(supervisor, state, ERR_CANCELLED, "stopped before it was started");
-        if (!runs(state, run, epoch))
-            continue;
-        if (child_send(state->child, message, &err) < 0)
-            trouble("message_not_passed_on", &err);
-        if (json_is_true(json_object_get(message, "kill")))
-            child_end(state->child, KILL_GRACE_MS);
-    }
-}
-
-static void take_profile(struct worker_supervisor *supervisor, const json_t *message)
-{
-    struct err err;
-    struct child_work work;
-    if (worker_work_read(message, &work, &err) < 0) {
-        trouble("profile_refused", &err);
-        return;
-    }
-    struct device_state *state = state_of_device(supervisor, work.device);
-    if (!state)
-        failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
-    else if (state->child && child_work(state->child)->request == work.request)
-        return; /* the request was sent again after the agent restarted: its adopted worker still measures */
-    else if (supervisor->ending || state->pending || (state->child && !is_proof(child_work(state->child))))
-        failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
-    else {
-        state->read_ns = clock_mono_ns();
-        state->pending = json_incref((json_t *)(uintptr_t)message);
-        if (state->child)
-            child_end(state->child, 0);
-        else
-            pending_start(supervisor, state);
-    }
-}
-
-static void take_links(struct worker_supervisor *supervisor, const json_t *message)
-{
-    int64_t request = json_integer_value(json_object_get(message, "request"));
-    const json_t *list = json_object_get(message, "to");
-    size_t index;
-    json_t *item;
-    json_array_foreach (list, index, item) {
-        const char *node = json_string_value(json_object_get(item, "node"));
-        const char *address = json_string_value(json_object_get(item, "address"));
-        struct links_result failed = {.request = request};
-        snprintf(failed.to, sizeof(failed.to), "%s", !node ? "?" : node);
-        if (!node || !address) {
-            err_set(&failed.err, ERR_INVALID, "links.to[%zu]: node and address are required", index);
-            supervisor_link(supervisor, &failed);
-        } else if (links_measure(supervisor->links, request, node, address, &failed.err) < 0) {
-            supervisor_link(supervisor, &failed);
-        }
-    }
-}
-
-void supervisor_link(struct worker_supervisor *supervisor, const struct links_result *result)
-{
-    struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = result->request};
-    if (result->err.code != ERR_NONE) {
-        failure_append(supervisor, &work, result->err.code, result->err.text);
-        return;
-    }
-    event_append(supervisor, &work, "link",
-                 json_pack("{s:{s:s, s:s, s:f, s:f, s:f, s:b}}", "document", "from", supervisor->config->name,
-                           "to", result->to, "latency_s", result->latency_s, "bytes_per_s",
-                           result->bytes_per_s, "duplex_bytes_per_s", result->duplex_bytes_per_s, "emulated",
-                           0),
-                 false);
-}
-
-static const struct {
-    const char *type;
-    void (*take)(struct worker_supervisor *supervisor, const json_t *message);
-} message_table[] = {
-    {"assign", take_assign}, {"peers", pass_on},        {"save", pass_on},
-    {"stop", take_stop},     {"profile", take_profile}, {"links", take_links},
-};
-
-void supervisor_message(struct worker_supervisor *supervisor, const json_t *message)
-{
-    const char *type = json_string_value(json_object_get(message, "type"));
-    const json_t *id = json_object_get(message, "id");
-    struct err err;
-    bool again = json_is_integer(id) && seen_has(supervisor->seen, json_integer_value(id));
-    for (size_t i = 0; !again && type && i < sizeof(message_table) / sizeof(message_table[0]); i++)
-        if (strcmp(message_table[i].type, type) == 0)
-            message_table[i].take(supervisor, message);
-    if (!json_is_integer(id))
-        return;
-    /* The id is stored after the action. An agent that dies between the two acts again, and epochs prevent a
-     * second execution. */
-    if (!again && seen_add(supervisor->seen, json_integer_value(id), &err) < 0)
-        trouble("message_not_noted", &err);
-    feed_note(supervisor->feed, "received", json_pack("{s:I}", "message", json_integer_value(id)));
-}
+/* ---- trials ---- */
 
 /* Starts a worker that only shows whether the device can run one. */
 static void prove_start(struct worker_supervisor *supervisor, struct device_state *state)
@@ -534,8 +315,8 @@ static void prove_due(evutil_socket_t fd, short what, void *arg)
         struct device_state *state = &supervisor->states[i];
         if (!state->child && !state->pending && proof_is_due(&state->proof, now_ns)) {
             prove_start(supervisor, state);
-        } else if (state->child && is_proof(child_work(state->child)) && !child_was_ended(state->child) &&
-                   proof_hangs(&state->proof, now_ns)) {
+        } else if (state->child && work_is_proof(child_work(state->child)) &&
+                   !child_was_ended(state->child) && proof_hangs(&state->proof, now_ns)) {
             proof_end(supervisor, state, "a worker did not multiply within 180 s");
             child_end(state->child, 0);
         }
@@ -577,13 +358,13 @@ static void worker_ended(struct worker_supervisor *supervisor, const struct chil
                          enum worker_end how, const char *why)
 {
     struct err err;
-    struct journal_stream *stream = is_proof(work) ? NULL : stream_of(supervisor, work);
-    struct device_state *state = state_of_device(supervisor, work->device);
+    struct journal_stream *stream = work_is_proof(work) ? NULL : stream_of(supervisor, work);
+    struct device_state *state = supervisor_device(supervisor, work->device);
     char what[720], text[720];
     snprintf(what, sizeof(what), "%s: %s", how == WORKER_UNSTARTED ? "could not be started" : "was lost",
              why);
     snprintf(text, sizeof(text), "the worker of %s %.600s", work->device, what);
-    if (is_proof(work)) {
+    if (work_is_proof(work)) {
         if (state && how >= WORKER_LOST)
             proof_end(supervisor, state, what);
     } else if (work->run >= 0 ? stream && !stream->final : how != WORKER_FINISHED) {
@@ -598,7 +379,7 @@ static void worker_ended(struct worker_supervisor *supervisor, const struct chil
     if (work->run >= 0 && stream)
         journal_stream_close(stream);
     if (file_remove_tree(dir, &err) < 0)
-        trouble("run_folder_left", &err);
+        supervisor_trouble("run_folder_left", &err);
 }
 
 static void child_gone(void *arg, struct child *child, const char *why)
@@ -641,7 +422,7 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
 
 pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device)
 {
-    const struct device_state *state = state_of_device(supervisor, device);
+    const struct device_state *state = supervisor_device(supervisor, device);
     return state && state->child ? child_pid(state->child) : 0;
 }
 
@@ -668,7 +449,7 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
     struct child_work work;
     struct err err;
     struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
-    struct device_state *state = state_of_device(supervisor, work.device);
+    struct device_state *state = supervisor_device(supervisor, work.device);
     if (!child && work.device[0] == '\0') { /* it was never started: its assignment is sent again, or stale */
         file_remove_tree(dir, &err);
         return;
@@ -693,7 +474,7 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
               work.device, work.run, work.rank, (int)child_pid(child));
     state->child = child;
     state->last_epoch = work.epoch > state->last_epoch ? work.epoch : state->last_epoch;
-    proof_init(&state->proof, !is_proof(&work), clock_mono_ns());
+    proof_init(&state->proof, !work_is_proof(&work), clock_mono_ns());
 }
 
 static int folders_adopt(struct worker_supervisor *supervisor, struct err *err)
