@@ -105,10 +105,17 @@ int hub_get(struct cli *cli, const char *word, struct err *err)
     struct hub_found found;
     if (hub_name_parse(word, &name, err) < 0 || hub_place_read(&place, err) < 0)
         return -1;
-    const bool fetched = !place.offline;
-    if ((fetched ? fetch_shown(&place, &name, HUB_WHOLE, &found, err)
-                 : hub_find(&place, &name, HUB_WHOLE, &found, err)) < 0)
+    bool fetched = !place.offline && fetch_shown(&place, &name, HUB_WHOLE, &found, err) == 0;
+    if (!fetched && (place.offline || err->code == ERR_NET)) {
+        struct err absent = {0};
+        if (hub_find(&place, &name, HUB_WHOLE, &found, place.offline ? err : &absent) < 0)
+            return -1;
+        if (!place.offline)
+            fprintf(stderr, "  %s\n  the cache has it whole, perhaps not %s's newest commit\n", err->text,
+                    name.revision);
+    } else if (!fetched) {
         return -1;
+    }
     tell_found(&name, &found, fetched);
     if (!cli->json) {
         printf("%s\n", found.path);

@@ -88,6 +88,8 @@ def only_what_a_model_needs_is_fetched_into_the_tools_cache():
         expect(user.get()["fetched_bytes"] == 0 and len(hub.asked) == 2 * len(NEEDED) + 2, f"{len(hub.asked)} requests")
         hub.repositories[NAME].push({**NEEDED, "config.json": b"{  }"})
         expect(user.get()["fetched_bytes"] == 4, "of a new commit only what changed")
+        found, said = user.run("model", "get", NAME, HF_ENDPOINT="http://127.0.0.1:9")
+        expect(found.strip() == user.get()["path"] and "could not reach the Hub" in said and "the cache has it whole" in said, f"{found}{said}")
         hub.repositories["Acme/Shards"] = Repository({**SMALL, "model-b.safetensors": b"b", "model-a.safetensors": b"a", "other.safetensors": b"o",
                                                       "model.safetensors.index.json": b'{"weight_map":{"x":"model-a.safetensors","y":"model-b.safetensors"}}'})
         user.get("Acme/Shards")
