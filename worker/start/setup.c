@@ -73,8 +73,8 @@ static int report_fetched(struct session *session, struct err *err)
     for (uint32_t i = 0; i < model_source_file_count(source); i++)
         bytes += model_source_file(source, i)->size;
     snprintf(text, sizeof(text),
-             "model %.80s: read %s of %s for these blocks; %s came over the network, %llu chunks from the "
-             "node's cache, what is left from files of this machine; %llu chunks verified",
+             "model %.80s: read %s of %s for these blocks (%s over the network, %llu chunks from the node's "
+             "cache, the rest from files of this machine); %llu chunks verified",
              name ? name : "", units_bytes(read_text, stats.read_bytes), units_bytes(all_text, bytes),
              units_bytes(fetched_text, stats.fetched_bytes), (unsigned long long)stats.cached_chunks,
              (unsigned long long)stats.verified_chunks);
