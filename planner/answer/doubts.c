@@ -129,7 +129,7 @@ static int rate_doubt(struct doubts *d, const struct planner_device *device, enu
     const struct catalogue_entry *slow = slowest_of(device);
     double least = slow ? catalogue_peak(slow) * threads_of(device) : 0, rate = most / largest->forward_s;
     bool known = device->like || strcmp(device->kind, "cpu") == 0;
-    if (rate < least * (known ? PEAK_LEAST : 10 * PEAK_LEAST))
+    if (slow && rate < least * (known ? PEAK_LEAST : 10 * PEAK_LEAST))
         return doubt(d,
                      "profile of %s: a %s of %.0f tokens forward in %g s is %.3g FLOP/s, %.2g of the peak of "
                      "%s (%.3g): "

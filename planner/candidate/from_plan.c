@@ -179,7 +179,7 @@ static int lap_read(const struct plan *plan, uint32_t lap, struct candidate *c, 
         const struct plan_range *range = &rank->ranges[lap];
         struct candidate_stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
         int32_t end = last ? last->block_end : 0;
-        bool joins = r > 0 && rank->stage == plan->ranks[r - 1].stage;
+        bool joins = last && r > 0 && rank->stage == plan->ranks[r - 1].stage;
         if (rank->range_count != plan->ranks[0].range_count ||
             (joins ? range->begin != last->block_begin || range->end != end : range->begin != end))
             return err_set(err, ERR_INVALID, "its ranges do not go round its ranks");

@@ -585,6 +585,7 @@ static int programs_fill(struct layered *c)
         c->b = &b;
         history_clear(c);
         builds[kind](c);
+        c->b = NULL;
         if (program_builder_take(&b, &rank->programs[kind], c->err) < 0)
             return -1;
     }

@@ -28,7 +28,7 @@ static int rows_copy(const struct row_size *sizes, uint32_t count, uint32_t long
     *out = calloc((size_t)count + 1, sizeof(**out));
     if (!*out)
         return err_set(err, ERR_NOMEM, "workload: out of memory for %u rows", count);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; sizes && i < count; i++) {
         uint32_t tokens = sizes[i].tokens < longest ? sizes[i].tokens : longest;
         (*out)[i] = (struct workload_row){
             .tokens = tokens, .labelled = sizes[i].labelled < tokens ? sizes[i].labelled : tokens};

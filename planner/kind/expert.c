@@ -601,7 +601,7 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
 static int expert_estimate(struct workbench *bench, struct candidate *c)
 {
     struct expert_search *s;
-    struct expert_roles roles;
+    struct expert_roles roles = {0};
     struct expert_times times;
     int result = search_begin(&s, bench, c);
     if (s && result == 0) {
