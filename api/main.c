@@ -2,9 +2,12 @@
  *
  *   motley-api --config FILE
  *   motley-api --config FILE --migrate [--admin-token-file PATH]    brings the schema up to date, and ends
+ *   motley-api --config FILE --backup DIR | --restore DIR           parts of `motley backup` and `motley
+ * restore`
  */
 #include "api/serve.h"
 
+#include "api/backup.h"
 #include "api/prepare.h"
 #include "common/log.h"
 #include "common/usage.h"
@@ -16,50 +19,82 @@
 #include <stdio.h>
 
 static const char usage[] =
-    "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n"
+    "usage: motley-api --config FILE [--migrate [--admin-token-file PATH] | --backup DIR | --restore DIR]\n"
     "  --config FILE   YAML: docs/reference/files.md has its keys\n"
     "  --schema        print the file's JSON schema, then end\n"
     "  --migrate       bring the database's schema up to date, then end\n"
-    "  --admin-token-file PATH   with --migrate: make an administrator's token there if there is none\n";
+    "  --admin-token-file PATH   with --migrate: make an administrator's token there if there is none\n"
+    "  --backup DIR    what motley backup does first: the database and its files into DIR\n"
+    "  --without-models   with --backup: no files of models that were registered by their paths\n"
+    "  --restore DIR   what motley restore does last: DIR into an empty database and folder of files\n";
 
 /* Blocks of this size and more are mapped, and given back to the system when they are freed. Without a limit
  * of its own, glibc raises it with each such free (to 32 MiB), and freed lists and plans stay in the heap. */
 enum { MMAP_BYTES = 256 << 10 };
 
+struct api_options {
+    const char *path, *token_file, *backup, *restore;
+    bool migrate, without_models;
+};
+
+static int options_read(int argc, char **argv, struct api_options *given)
+{
+    static const struct option known[] = {{"config", required_argument, NULL, 'c'},
+                                          {"migrate", no_argument, NULL, 'm'},
+                                          {"admin-token-file", required_argument, NULL, 't'},
+                                          {"backup", required_argument, NULL, 'b'},
+                                          {"without-models", no_argument, NULL, 'w'},
+                                          {"restore", required_argument, NULL, 'r'},
+                                          {NULL, 0, NULL, 0}};
+    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;)
+        if (c == 'c')
+            given->path = optarg;
+        else if (c == 't')
+            given->token_file = optarg;
+        else if (c == 'm')
+            given->migrate = true;
+        else if (c == 'b')
+            given->backup = optarg;
+        else if (c == 'w')
+            given->without_models = true;
+        else if (c == 'r')
+            given->restore = optarg;
+        else
+            return -1;
+    return given->path && optind == argc && given->migrate + !!given->backup + !!given->restore <= 1 ? 0 : -1;
+}
+
 int main(int argc, char **argv)
 {
     if (usage_answered(argc, argv, usage) || usage_schema(argc, argv, &api_config_doc))
         return 0;
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"migrate", no_argument, NULL, 'm'},
-                                            {"admin-token-file", required_argument, NULL, 't'},
-                                            {NULL, 0, NULL, 0}};
-    const char *path = NULL, *token_file = NULL;
-    bool migrate = false;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        if (c == 'c')
-            path = optarg;
-        else if (c == 't')
-            token_file = optarg;
-        else if (c == 'm')
-            migrate = true;
-        else
-            return 2;
-    if (!path || optind != argc) {
+    struct api_options given = {0};
+    if (options_read(argc, argv, &given) < 0) {
         fputs(usage, stderr);
         return 2;
     }
     struct err err = {0};
-    struct api_config *config = api_config_load(path, &err);
+    struct api_config *config = api_config_load(given.path, &err);
     if (!config) {
         log_event(LOG_LEVEL_ERROR, "api_config", "error=\"%s\"", err.text);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
     mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
-    int rc = migrate ? api_prepare(config, token_file, &err) : api_serve(config, path, &err);
+    int rc;
+    const char *what = "api_stopped";
+    if (given.migrate) {
+        what = "api_migrate";
+        rc = api_prepare(config, given.token_file, &err);
+    } else if (given.backup || given.restore) {
+        what = given.backup ? "api_backup" : "api_restore";
+        rc = given.backup ? api_backup(config, given.backup, !given.without_models, &err)
+                          : api_restore(config, given.restore, &err);
+    } else {
+        rc = api_serve(config, given.path, &err);
+    }
     if (rc < 0)
-        log_event(LOG_LEVEL_ERROR, migrate ? "api_migrate" : "api_stopped", "error=\"%s\"", err.text);
+        log_event(LOG_LEVEL_ERROR, what, "error=\"%s\"", err.text);
     api_config_destroy(config);
     return rc < 0 ? 1 : 0;
 }

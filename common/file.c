@@ -318,7 +318,9 @@ int file_pwrite_all(int fd, const void *src, size_t size, uint64_t offset, const
     return 0;
 }
 
-int file_sha256_hex(const char *path, char out[65], uint64_t *bytes, struct err *err)
+/* Reads the file to its end: its SHA-256 in hex, its size, and with 'copy' a descriptor that gets its bytes.
+ */
+static int file_read_through(const char *path, int copy, char out[65], uint64_t *bytes, struct err *err)
 {
     int fd = file_open(path, err);
     if (fd < 0)
@@ -340,6 +342,8 @@ int file_sha256_hex(const char *path, char out[65], uint64_t *bytes, struct err 
             err_errno(err, ERR_IO, errno, "could not read file \"%s\"", path);
             goto out;
         }
+        if (copy >= 0 && file_pwrite_all(copy, chunk, (size_t)got, total, path, err) < 0)
+            goto out;
         total += (uint64_t)got;
         if (digest_update(digest, chunk, (size_t)got, err) < 0)
             goto out;
@@ -355,6 +359,27 @@ out:
     digest_destroy(digest);
     free(chunk);
     close(fd);
+    return result;
+}
+
+int file_sha256_hex(const char *path, char out[65], uint64_t *bytes, struct err *err)
+{
+    return file_read_through(path, -1, out, bytes, err);
+}
+
+int file_copy(const char *from, const char *to, mode_t mode, char out[65], uint64_t *bytes, struct err *err)
+{
+    int fd = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0) {
+        return err_errno(err, errno == EEXIST ? ERR_CONFLICT : code_of_errno(errno), errno,
+                         "could not make file \"%s\"", to);
+    }
+    int result = file_read_through(from, fd, out, bytes, err);
+    if (result == 0 && fsync(fd) < 0)
+        result = err_errno(err, ERR_IO, errno, "could not sync file \"%s\"", to);
+    close(fd);
+    if (result < 0)
+        unlink(to);
     return result;
 }
 

@@ -51,6 +51,10 @@ int file_pwrite_all(int fd, const void *src, size_t size, uint64_t offset, const
 /* Writes the SHA-256 of a whole file in hex, and its size in bytes to 'bytes' (may be NULL). */
 int file_sha256_hex(const char *path, char out[65], uint64_t *bytes, struct err *err);
 
+/* Copies a file to the new file 'to', syncs it, and writes the SHA-256 of what was copied in hex, and its
+ * size in bytes. ERR_CONFLICT when 'to' is there; after another error 'to' is gone. */
+int file_copy(const char *from, const char *to, mode_t mode, char out[65], uint64_t *bytes, struct err *err);
+
 /* Takes an exclusive lock on 'path' (created with mode 0600) without waiting. Returns a descriptor that holds
  * the lock until it is closed, or -1: ERR_BUSY when another process holds it. */
 int file_lock(const char *path, struct err *err);

@@ -134,8 +134,15 @@ struct pg_conn;
 /* Connects. timeout_ms (0 means 10000) limits connecting and each statement. Returns new, or NULL: ERR_NET,
  * ERR_AUTH. */
 struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err);
+/* As pg_connect; for wait_ms a server that does not answer is tried again. */
+struct pg_conn *pg_connect_patiently(const char *conninfo, uint32_t timeout_ms, uint32_t wait_ms,
+                                     struct err *err);
 /* NULL is a no-op. */
 void pg_disconnect(struct pg_conn *conn);
+
+/* The settings of 'conninfo' as the section [name] of libpq's service file, new (free), its secrets among
+ * them; NULL on an error. */
+char *pg_service_file(const char *conninfo, const char *name, struct err *err);
 
 /* Runs one statement (prepared when first used). *result becomes new; 'result' may be NULL. */
 int pg_exec(struct pg_conn *conn, const struct pg_statement *statement, const struct pg_params *params,

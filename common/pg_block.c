@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/pg_private.h"
 
@@ -41,6 +42,42 @@ struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err
     }
     PQsetNoticeReceiver(conn->conn, notice_ignore, NULL);
     return conn;
+}
+
+struct pg_conn *pg_connect_patiently(const char *conninfo, uint32_t timeout_ms, uint32_t wait_ms,
+                                     struct err *err)
+{
+    const uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
+    for (;;) {
+        struct pg_conn *conn = pg_connect(conninfo, timeout_ms, err);
+        if (conn || clock_mono_ns() >= deadline)
+            return conn;
+        poll(NULL, 0, 100);
+    }
+}
+
+char *pg_service_file(const char *conninfo, const char *name, struct err *err)
+{
+    char *why = NULL;
+    struct buf text = {.limit = 65536};
+    PQconninfoOption *options = PQconninfoParse(conninfo, &why);
+    int status = options
+                     ? buf_printf(&text, err, "[%s]\n", name)
+                     : err_set(err, ERR_INVALID, "PostgreSQL's connection: %.300s", why ? why : "no memory");
+    for (PQconninfoOption *option = options; status == 0 && option && option->keyword; option++)
+        if (option->val && strpbrk(option->val, "\r\n"))
+            status =
+                err_set(err, ERR_INVALID, "PostgreSQL's connection: %s has a line's end", option->keyword);
+        else if (option->val)
+            status = buf_printf(&text, err, "%s=%s\n", option->keyword, option->val);
+    PQconninfoFree(options);
+    PQfreemem(why);
+    char *made = status == 0 ? strdup(buf_str(&text)) : NULL;
+    if (status == 0 && !made)
+        err_set(err, ERR_NOMEM, "no memory for a connection");
+    explicit_bzero(text.data, text.size);
+    buf_fini(&text);
+    return made;
 }
 
 void pg_disconnect(struct pg_conn *conn)

@@ -380,6 +380,26 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
     return result;
 }
 
+int process_run(const struct process_options *options, unsigned seconds, struct err *err)
+{
+    pid_t pid = 0;
+    int status = 0;
+    char text[64];
+    const uint64_t deadline_ns = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
+    if (process_spawn(options, &pid, err) < 0)
+        return -1;
+    pid_t got;
+    while ((got = waitpid(pid, &status, WNOHANG)) == 0 && clock_left_ms(deadline_ns, 1) > 0)
+        poll(NULL, 0, 5);
+    if (got == 0) {
+        process_stop(pid, 0, SIGKILL, 0, err);
+        return err_set(err, ERR_TIMEOUT, "%s did not end within %u s", options->argv[0], seconds);
+    }
+    return status == 0 ? 0
+                       : err_set(err, ERR_IO, "%s %s", options->argv[0],
+                                 process_status_text(got < 0 ? -1 : status, text));
+}
+
 char *process_status_text(int status, char out[64])
 {
     if (status >= 0 && WIFSIGNALED(status))

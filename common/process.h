@@ -42,6 +42,10 @@ struct process_options {
  * exits. */
 int process_spawn(const struct process_options *options, pid_t *pid, struct err *err);
 
+/* Runs the program to its end; blocks. ERR_IO names the program and how it ended unless it exited with 0;
+ * ERR_TIMEOUT when it was killed, with its group, after so many seconds. */
+int process_run(const struct process_options *options, unsigned seconds, struct err *err);
+
 /* Watches a process by pidfd. 'exited' is called once. A child is reaped and 'status' is that of waitpid; for
  * a process that is not our child status is -1. */
 struct process_watch;

@@ -4,15 +4,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/process.h"
@@ -105,10 +102,21 @@ static bool reachable(const char *path, uid_t uid, gid_t gid)
     }
 }
 
-static int user_find(struct postgres_place *place, struct err *err)
+/* For root, PostgreSQL runs as the owner of HOME/pg (of a home that another user's service made), else as the
+ * user postgres. */
+static int user_find(const char *home, struct postgres_place *place, struct err *err)
 {
+    char path[HOME_PATH_BYTES];
+    struct stat info;
     if (geteuid() != 0)
         return 0;
+    if (file_path(path, sizeof(path), err, "%s/pg", home) < 0)
+        return -1;
+    if (stat(path, &info) == 0 && info.st_uid != 0) {
+        place->uid = info.st_uid;
+        place->gid = info.st_gid;
+        return 0;
+    }
     const struct passwd *user = getpwnam("postgres");
     if (!user || user->pw_uid == 0) {
         return err_set(
@@ -136,7 +144,7 @@ static int dir_choose(const char *home, struct postgres_place *place, struct err
 int postgres_find(const char *home, struct postgres_place *place, struct err *err)
 {
     *place = (struct postgres_place){0};
-    if (user_find(place, err) < 0 || dir_choose(home, place, err) < 0)
+    if (user_find(home, place, err) < 0 || dir_choose(home, place, err) < 0)
         return -1;
     const char *given = getenv("MOTLEY_POSTGRES_BIN");
     const unsigned long version = cluster_version(place->dir);
@@ -170,30 +178,9 @@ int postgres_find(const char *home, struct postgres_place *place, struct err *er
     return 0;
 }
 
-/* Waits for a child until it ends or the time is over. Returns its status, or -1. */
-static int child_wait(pid_t pid, unsigned seconds)
-{
-    const uint64_t deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
-    for (;;) {
-        int status = 0;
-        struct err err;
-        const pid_t got = waitpid(pid, &status, WNOHANG);
-        if (got == pid)
-            return status;
-        if (got < 0 || clock_left_ms(deadline, 1) == 0) {
-            process_kill_group(pid, 0, SIGKILL, &err);
-            waitpid(pid, NULL, 0);
-            return -1;
-        }
-        const struct timespec pause = {.tv_nsec = 5000000};
-        nanosleep(&pause, NULL);
-    }
-}
-
 static int initdb_run(const struct postgres_place *place, const char *data, const char *log, struct err *err)
 {
     char program[320];
-    char text[64];
     snprintf(program, sizeof(program), "%s/initdb", place->bin);
     const char *const argv[] = {
         program, "-D", data, "-A", "trust", "-U", "motley", "-E", "UTF8", "--locale=C", "--no-instructions",
@@ -206,15 +193,7 @@ static int initdb_run(const struct postgres_place *place, const char *data, cons
                                             .gid = place->gid,
                                             .own_group = true,
                                             .die_with_parent = true};
-    pid_t pid = 0;
-    if (process_spawn(&options, &pid, err) < 0)
-        return -1;
-    const int status = child_wait(pid, INITDB_SECONDS);
-    if (status != 0) {
-        return err_set(err, ERR_IO, "initdb %s; see %s",
-                       status < 0 ? "did not end in time" : process_status_text(status, text), log);
-    }
-    return 0;
+    return process_run(&options, INITDB_SECONDS, err) < 0 ? err_wrap(err, "see %s", log) : 0;
 }
 
 /* Removes a cluster of another home: a folder outside the home may belong to an earlier home at the same

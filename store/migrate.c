@@ -6,10 +6,8 @@
 #include "store/users.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "common/buf.h"
-#include "common/clock.h"
 #include "common/digest.h"
 #include "common/pg.h"
 
@@ -28,19 +26,6 @@ static const char ledger_sql[] = "CREATE TABLE IF NOT EXISTS motley_migrations (
 unsigned store_schema_version(void)
 {
     return store_migrations[store_migration_count - 1].number;
-}
-
-/* Connects, and waits for a server that is still starting. */
-static struct pg_conn *connect_patiently(const char *conninfo, unsigned wait_ms, struct err *err)
-{
-    uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
-    for (;;) {
-        struct pg_conn *conn = pg_connect(conninfo, 5000, err);
-        if (conn || clock_mono_ns() >= deadline)
-            return conn;
-        const struct timespec pause = {.tv_nsec = 100 * 1000000};
-        nanosleep(&pause, NULL);
-    }
 }
 
 /* Checks that the applied migrations are the first ones of this program, byte for byte. *next is the index of
@@ -101,7 +86,7 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
     int rc = -1;
 
     *applied = 0;
-    struct pg_conn *conn = connect_patiently(conninfo, wait_ms, err);
+    struct pg_conn *conn = pg_connect_patiently(conninfo, 5000, wait_ms, err);
     if (!conn)
         return -1;
     if (pg_exec(conn, &take_lock, NULL, NULL, err) < 0) {

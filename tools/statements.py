@@ -9,8 +9,8 @@ OWNED = (r"jobs|runs|assignments|metrics|events|traces|checkpoints|artifacts|mod
          r"imported_profiles")
 TABLES = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?:%s)\b" % OWNED)
 QUESTION = re.compile(r"motley_(?:visible|owns|reads|node_reads|uses|shared|follows)\b")
-# They decide for everybody, read by no person.
-LEADER = {"decide.c", "ingest.c", "leader.c", "migrate.c", "prune.c", "queue.c", "restore.c", "sched_load.c"}
+# They decide for everybody, or copy the whole; read by no person.
+LEADER = {"backup.c", "decide.c", "ingest.c", "leader.c", "migrate.c", "prune.c", "queue.c", "restore.c", "sched_load.c"}
 PART = "job_part_read (api/jobs/jobs.c) has asked for the job"
 ASKED = {
     "list_metrics": PART, "bucket_metrics": PART, "get_plan": PART, "list_runs": PART, "get_trace": PART, "get_lanes": PART,
