@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers clean
+.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -135,8 +135,13 @@ fuzz:
 	@tools/packages.sh sanitize
 	@tests/fuzz/run.sh
 
+# Every command of docs/start, how-to and run-a-lab is typed as it is printed there, with the programs that are built.
+guide:
+	@[ -x build/bin/motley ] || $(MAKE) --no-print-directory build
+	@MOTLEY_SOURCE=$(CURDIR) MOTLEY_BIN=$(CURDIR)/build/bin MOTLEY_BUILD=$(CURDIR)/build python3 tests/system/test_guide.py
+
 # `make demo` in bare roots of Debian 12 and 13, made here by debootstrap; as root. RELEASES="trixie" for one of them,
-# MOTLEY_TARGETS="demo;test" for more than the demo.
+# MOTLEY_TARGETS="demo;guide" for more than the demo.
 distributions:
 	@tools/packages.sh distributions
 	@tools/distributions.sh $(RELEASES)

@@ -4,7 +4,7 @@
 # With MOTLEY_TARGETS=package-check the packages that `make deb` made here are tried there (tools/package_check.sh).
 # Each root is made by debootstrap (minbase) in build/distributions/RELEASE. It gets this machine's sources of packages,
 # its settings of apt and pip, its authorities of certificates, a clean clone of HEAD in /motley, and make. Then each of
-# MOTLEY_TARGETS ("demo"; with others, split by ";": "demo;test") is made there. Output stays beside the root, which is
+# MOTLEY_TARGETS ("demo"; with others, split by ";": "demo;guide") is made there. Output stays beside the root, which is
 # removed when all went well. MOTLEY_DEMO_STEPS (2) is how many steps the demo trains.
 set -euo pipefail
 cd "$(dirname "$0")/.."
