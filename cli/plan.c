@@ -269,7 +269,8 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct a
 {
     struct plan_answer *answer = NULL;
     struct plan *from = NULL;
-    struct plan_options options = {.programs = true, .runnable_only = asked->runnable_only, .advise = true};
+    struct plan_options options = {
+        .programs = true, .runnable_only = asked->runnable_only, .advise = true, .gains = true};
     int result = read_options(cli, inputs, &options, &from, err);
     if (result == 0) {
         uint64_t began = clock_mono_ns();

@@ -417,6 +417,22 @@ static int left_out_print(struct print *p, const json_t *a)
     return 0;
 }
 
+/* Other choices of the job's that would train faster. */
+static int gains_print(struct print *p, const json_t *a)
+{
+    const json_t *list = json_object_get(a, "would_gain"), *line;
+    char step[32];
+    size_t i;
+    json_array_foreach ((json_t *)(uintptr_t)list, i, line) {
+        const double times = number(line, "tokens_per_s") / number(a, "tokens_per_s");
+        if (buf_printf(p->out, p->err, "%s  %-24s  %.*f times the tokens per second, %s per step\n",
+                       i == 0 ? "\nwould gain\n" : "", text(line, "what"), times < 10 ? 1 : 0, times,
+                       units_seconds(step, number(line, "step_s"))) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* --- the critical path and improvements --- */
 
 static const char *path_word(const char *what)
@@ -539,7 +555,7 @@ int answer_print_document(const json_t *document, struct buf *out, struct err *e
     if (head_print(&p, document) < 0 ||
         (json_array_size(json_object_get(document, "ranks")) > 0 && ranks_print(&p, document) < 0) ||
         alternatives_print(&p, document) < 0 || left_out_print(&p, document) < 0 ||
-        insight_print(&p, document) < 0)
+        gains_print(&p, document) < 0 || insight_print(&p, document) < 0)
         return -1;
     return foot_print(&p, document);
 }

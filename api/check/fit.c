@@ -96,8 +96,10 @@ static int search(struct spec_check *check, struct cluster *cluster, const struc
                   struct err *err)
 {
     struct workload workload = {0};
-    struct plan_options options = {
-        .programs = check->depth == CHECK_PROGRAM, .runnable_only = true, .advise = true};
+    struct plan_options options = {.programs = check->depth == CHECK_PROGRAM,
+                                   .runnable_only = true,
+                                   .advise = true,
+                                   .gains = check->depth == CHECK_PLAN || check->depth == CHECK_PROGRAM};
     struct buf text;
     buf_init(&text, PROGRAM_TEXT_BYTES_MAX);
     uint64_t began = clock_mono_ns();

@@ -185,6 +185,13 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
     for (uint32_t i = 0; i < answer->warning_count; i++)
         json_array_append_new(warnings, json_string(answer->warnings[i]));
     json_object_set_new(root, "warnings", warnings);
+    json_t *gains = json_array();
+    for (uint32_t i = 0; i < answer->gain_count; i++) {
+        const struct plan_gain *gain = &answer->gains[i];
+        json_array_append_new(gains, json_pack("{s:s,s:f,s:f}", "what", gain->what, "step_s", gain->step_s,
+                                               "tokens_per_s", gain->tokens_per_s));
+    }
+    json_object_set_new(root, "would_gain", gains);
     if (answer->plan) {
         double cost = answer->cost_per_million_tokens, kwh = answer->kwh_per_million_tokens;
         json_object_set_new(root, "cost_per_million_tokens", cost > 0 ? json_real(cost) : json_null());

@@ -25,6 +25,7 @@ struct plan_options {
     const struct plan *from;
     bool brief;   /* leave out alternatives and left-out devices */
     bool advise;  /* where nothing fits, say what would (would_fit.h) */
+    bool gains;   /* fill answer->gains (would_gain.h) */
     bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
     uint64_t insight_evaluations; /* budget of all searches for `insight`, in evaluations; 0: the default */
 };
@@ -57,6 +58,14 @@ struct plan_left_out {
     double step_s_with; /* seconds of a step of the best plan with the device; 0: unknown */
 };
 
+#define ANSWER_GAINS_MAX 2u
+#define ANSWER_GAIN_TEXT 48u
+
+struct plan_gain {               /* another choice of the job's, with which it would train faster */
+    char what[ANSWER_GAIN_TEXT]; /* as the job says it: "method.base: nf4" */
+    double step_s, tokens_per_s; /* of a short search's plan with it */
+};
+
 struct plan_answer {
     enum plan_verdict verdict;
     char *words;              /* the verdict in one or two sentences, with numbers */
@@ -87,7 +96,9 @@ struct plan_answer {
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the
                                        plan is unknown */
     double kwh_per_million_tokens;  /* 0: the power of a device in the plan is unknown */
-    struct plan_insight *insight;   /* NULL: not asked for, or nothing fits */
+    uint32_t gain_count;
+    struct plan_gain gains[ANSWER_GAINS_MAX]; /* most tokens per second first */
+    struct plan_insight *insight;             /* NULL: not asked for, or nothing fits */
 };
 
 void plan_answer_destroy(struct plan_answer *answer);

@@ -72,6 +72,13 @@ class PlanLeftOut(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanAnswerWouldGain(Answered):
+    what: str
+    step_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanAnswerRestsOn(Answered):
     measured: float | None = None
     imported: float | None = None
@@ -121,6 +128,7 @@ class PlanAnswer(Answered):
     ranks: list[PlanRank] | None = None
     alternatives: list[PlanAlternative] | None = None
     left_out: list[PlanLeftOut] | None = None
+    would_gain: list[PlanAnswerWouldGain] | None = None  # other choices of the job, with which it would train at least a tenth faster
     schedule: str | None = None  # of several stages
     micro_batch_rows: int | None = None
     micro_batches: int | None = None
