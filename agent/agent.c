@@ -31,7 +31,7 @@
 #include "common/log.h"
 #include "common/process.h"
 #include "common/tls.h"
-#include "common/usage.h"
+#include "common/release.h"
 
 /* REMOVED_GRACE_MS: of workers of a removed node, which can store nothing any more. FLUSH_MS: for the last
  * events to be committed. HELLO_MS: for the last hello to be sent. UNTIL_TICK_S: between two looks at the
@@ -100,6 +100,7 @@ static void hello_send(struct agent *agent)
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
     json_object_set_new(hello, "release", json_string(motley_version));
+    json_object_set_new(hello, "protocol", json_integer(release_protocol()));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
     if (leaves_in_s(agent) >= 0)
@@ -455,6 +456,11 @@ static int identity_make(struct agent *agent, struct err *err)
     }
     if (options->api) /* the server's address may have changed */
         snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", options->api);
+    struct err why = {0};
+    if (enrolled == 1 && agent_server_ask(&agent->identity, &why) < 0 && why.code == ERR_RELEASE) {
+        *err = why; /* any other fault of the api's passes: jobs here go on without it */
+        return -1;
+    }
     return agent->identity.redis[0] != '\0'
                ? 0
                : err_set(err, ERR_INVALID, "the cluster told no Redis to work with");

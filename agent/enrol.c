@@ -16,7 +16,7 @@
 #include "common/http.h"
 #include "common/tls.h"
 
-enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000 };
+enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000, ASK_MS = 3000 };
 
 static int paths_make(const char *home, struct agent_identity *identity, struct err *err)
 {
@@ -252,6 +252,24 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     return 0;
 }
 
+static struct http *server_open(const struct agent_identity *identity, uint32_t connect_ms, struct err *err)
+{
+    const bool tls = strncmp(identity->api, "https", 5) == 0;
+    const struct http_options options = {.url = identity->api,
+                                         .bearer = identity->token,
+                                         .ca_file = tls ? identity->ca_file : NULL,
+                                         .connect_ms = connect_ms};
+    return http_create(&options, err);
+}
+
+int agent_server_ask(const struct agent_identity *identity, struct err *err)
+{
+    struct http *http = server_open(identity, ASK_MS, err);
+    int result = http ? http_json(http, "GET", "/v1/whoami", NULL, ASK_MS, NULL, err) : -1;
+    http_destroy(http);
+    return result;
+}
+
 int agent_renew(struct agent_identity *identity, struct err *err)
 {
     char name[80];
@@ -259,11 +277,7 @@ int agent_renew(struct agent_identity *identity, struct err *err)
     struct buf csr;
     buf_init(&key, DOCUMENT_MAX);
     buf_init(&csr, DOCUMENT_MAX);
-    struct http_options options = {.url = identity->api,
-                                   .bearer = identity->token,
-                                   .ca_file =
-                                       strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL};
-    struct http *http = http_create(&options, err);
+    struct http *http = server_open(identity, 0, err);
     json_t *body = NULL;
     json_t *answer = NULL;
     snprintf(name, sizeof(name), "agent:%s", identity->node);

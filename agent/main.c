@@ -27,7 +27,8 @@ static const char usage[] =
     "until\n"
     "Status 4: this node is not welcome (a token that is not good, a name that is taken, removed, past its "
     "`until`):\n"
-    "starting again changes nothing. SIGTERM makes the node leave: its workers store a checkpoint after the "
+    "starting again changes nothing. Status 5: the server is of a release that does not work with this one.\n"
+    "SIGTERM makes the node leave: its workers store a checkpoint after the "
     "step under\n"
     "way, for which they have `grace` (120 s), its jobs move, and the agent ends; a second one kills. The "
     "same begins by\n"
@@ -72,6 +73,7 @@ static int exit_status(const struct err *err)
     return err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED ? 2
            : err->code == ERR_NET                                   ? 3
            : unwelcome                                              ? 4
+           : err->code == ERR_RELEASE                               ? 5
                                                                     : 1;
 }
 

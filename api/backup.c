@@ -15,7 +15,7 @@
 #include "common/log.h"
 #include "common/pg.h"
 #include "common/process.h"
-#include "common/usage.h"
+#include "common/release.h"
 #include "store/backup.h"
 #include "store/store.h"
 

@@ -96,5 +96,5 @@ int main(int argc, char **argv)
     if (rc < 0)
         log_event(LOG_LEVEL_ERROR, what, "error=\"%s\"", err.text);
     api_config_destroy(config);
-    return rc < 0 ? 1 : 0;
+    return rc == 0 ? 0 : err.code == ERR_RELEASE ? 5 : 1;
 }

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "common/release.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -435,6 +436,12 @@ static void on_head(struct httpd_request *request, void *arg)
     if (bad) {
         call_problem(call, 400, "invalid", NULL,
                      "the path holds what is no percent-encoded UTF-8, or is too long");
+        return;
+    }
+    const char *release = httpd_head_get(httpd_request_head(request), "x-motley-release");
+    struct err err;
+    if (release && release_check_text("who asks", release, &err) < 0) {
+        call_fail(call, &err);
         return;
     }
     if (call->route->query && take_query(call) < 0)

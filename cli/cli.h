@@ -24,7 +24,8 @@ enum cli_status {
     CLI_NOFIT = 4,
     CLI_JOB_FAILED = 5,
     CLI_DENIED = 6,
-    CLI_LIMIT = 7, /* the queue, or what one may have, is full: try again later */
+    CLI_LIMIT = 7,   /* the queue, or what one may have, is full: try again later */
+    CLI_RELEASE = 8, /* the server, or its database, is of a release that does not work with this one */
 };
 
 enum { CLI_OPTIONS_MAX = 20, CLI_WORDS_MAX = 64, CLI_REPEATS_MAX = 16 };

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/release.h"
 #include "common/usage.h"
 #include "local/local.h"
 #include "model/job/spec.h"
@@ -592,6 +593,8 @@ static int status_of(const struct err *err)
         return CLI_DENIED;
     case ERR_LIMIT:
         return CLI_LIMIT;
+    case ERR_RELEASE:
+        return CLI_RELEASE;
     default:
         return CLI_FAILED;
     }
@@ -636,7 +639,7 @@ int main(int argc, char **argv)
         return argc < 2 ? CLI_USAGE : CLI_DONE;
     }
     if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
-        printf("motley %s\n", motley_version);
+        printf("motley %s (protocol %u)\n", motley_version, release_protocol());
         return CLI_DONE;
     }
     if (usage_schema(argc, argv, &spec_doc))

@@ -36,6 +36,7 @@ static const struct code_entry code_table[] = {
     {ERR_DEVICE_LOST, "device-lost", 500},
     {ERR_DEVICE_FAULT, "device-fault", 500},
     {ERR_NODE, "node-fault", 500},
+    {ERR_RELEASE, "release", 426},
     {ERR_LIMIT, "limit", 409},
 };
 

@@ -33,7 +33,8 @@ enum err_code {
     ERR_DEVICE_LOST,  /* a device or its context is gone */
     ERR_DEVICE_FAULT, /* a device computes wrongly: a failing launch, an uncorrectable memory error */
     ERR_NODE,         /* a node cannot start a worker: a library, its disk or its way to the api is missing */
-    ERR_LIMIT, /* the caller or a group of theirs has as much as they may: time helps, a change does not */
+    ERR_RELEASE, /* the other program, or the database, is of a release that does not work with this one */
+    ERR_LIMIT,   /* the caller or a group of theirs has as much as they may: time helps, a change does not */
     ERR_CODE_COUNT
 };
 

@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "common/release.h"
 #include "common/tls.h"
 
 enum {
@@ -189,6 +190,7 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
         {"location:", exchange->answer->location, sizeof(exchange->answer->location)},
         {"etag:", exchange->answer->etag, sizeof(exchange->answer->etag)},
         {"x-error-code:", exchange->answer->error_code, sizeof(exchange->answer->error_code)},
+        {"x-motley-release:", exchange->answer->release, sizeof(exchange->answer->release)},
         {"ratelimit:", limit, sizeof(limit)},
     };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
@@ -246,7 +248,11 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
 static struct curl_slist *headers_make(const struct http *http, const struct http_request *request)
 {
     struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* avoids the round trip of 100-continue */
-    char line[512];
+    char line[512], release[RELEASE_TEXT_BYTES];
+    if (!http->web) {
+        snprintf(line, sizeof(line), RELEASE_HEADER ": %s", release_text(release));
+        list = curl_slist_append(list, line);
+    }
     if (http->bearer) {
         snprintf(line, sizeof(line), "Authorization: Bearer %s", http->bearer);
         list = curl_slist_append(list, line);
@@ -484,7 +490,11 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     curl_off_t retry_s = 0;
     if (curl_easy_getinfo(http->curl, CURLINFO_RETRY_AFTER, &retry_s) == CURLE_OK && retry_s > 0)
         answer->retry_s = retry_s < UINT32_MAX ? (uint32_t)retry_s : UINT32_MAX;
-    if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
+    char server[320];
+    snprintf(server, sizeof(server), "the server at %.300s", http->url);
+    if (!http->web && release_check_text(server, answer->release, err) < 0) {
+        result = -1;
+    } else if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
         result = refused(&exchange,
                          (int)status); /* also when the server refused before it had read the whole body */
     } else if (code != CURLE_OK) {

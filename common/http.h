@@ -2,8 +2,8 @@
  * loop.
  *
  * One handle keeps its connection between requests. A refusal (status >= 400) is an error: its text is the
- * problem+json's detail and its code is that document's "code", else the code for the status. Thread: one at
- * a time.
+ * problem+json's detail and its code is that document's "code", else the code for the status. A server of a
+ * release that does not work with this one is ERR_RELEASE (common/release.h). Thread: one at a time.
  */
 #ifndef MOTLEY_COMMON_HTTP_H
 #define MOTLEY_COMMON_HTTP_H
@@ -87,6 +87,7 @@ struct http_answer {
     char content_type[96];
     char location[256];
     char etag[96];
+    char release[64];    /* RELEASE_HEADER of common/release.h, checked already; "": there was none */
     char error_code[64]; /* X-Error-Code, by which a hub says why it refuses */
     uint32_t retry_s;    /* how long a server that is asked too often (429, 503) wants to be left alone */
 };

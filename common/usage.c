@@ -3,13 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
-const char motley_version[] = MOTLEY_VERSION;
+#include "common/release.h"
 
 bool usage_answered(int argc, char **argv, const char *usage)
 {
     if (argc >= 2 && strcmp(argv[1], "--version") == 0) {
         const char *slash = strrchr(argv[0], '/');
-        fprintf(stdout, "%s %s\n", slash ? slash + 1 : argv[0], motley_version);
+        fprintf(stdout, "%s %s (protocol %u)\n", slash ? slash + 1 : argv[0], motley_version,
+                release_protocol());
         return true;
     }
     if (argc >= 2 && strcmp(argv[1], "--help") == 0) {

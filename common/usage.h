@@ -6,11 +6,8 @@
 
 #include "common/doc.h"
 
-/* The number of this release, such as "0.1.0". */
-extern const char motley_version[];
-
-/* Whether the first word is --version or --help: then the answer was printed (the program's name and number,
- * or 'usage'), and the program ends with status 0. Called before anything is opened. */
+/* Whether the first word is --version or --help: then the answer was printed (the program's name, release and
+ * protocol, or 'usage'), and the program ends with status 0. Called before anything is opened. */
 bool usage_answered(int argc, char **argv, const char *usage);
 /* Whether the first word is --schema: then the JSON schema of the program's configuration file was printed.
  */

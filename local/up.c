@@ -31,7 +31,8 @@ enum {
     POLL_MS = 20,
     RESTARTS_MAX = 6, /* deaths of a service during the start after which the start is given up */
     CONFIG_BYTES = 1 << 20,
-    ANSWER_BYTES = 4 << 20
+    ANSWER_BYTES = 4 << 20,
+    NEWER_STATUS = 5 /* exit status of a service that finds the database of a newer release */
 };
 #define TRIED_US 20000000 /* how long a start waits for the trials of its agents' devices */
 static const uint64_t space_bytes_min = (uint64_t)300 << 20;
@@ -204,6 +205,12 @@ static int check_services(const struct coming_up *u, const json_t *state)
         const json_t *service = json_array_get(services, i);
         const char *name = json_string_value(json_object_get(service, "name"));
         const char *role = json_string_value(json_object_get(service, "role"));
+        const int status = (int)json_integer_value(json_object_get(service, "status"));
+        if (name && WIFEXITED(status) && WEXITSTATUS(status) == NEWER_STATUS) {
+            return err_set(u->err, ERR_RELEASE,
+                           "the %s \"%s\" is of another release than the database; its log ends: %s",
+                           role ? role : "", name, log_tail(u->home, name, tail, sizeof(tail)));
+        }
         if (!name || !role || restarts_of(state, i) - restarts_of(u->before, i) < RESTARTS_MAX)
             continue;
         snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);

@@ -1,6 +1,6 @@
 /* motley-scheduler --config FILE [--migrate | --restored]. Reads the configuration, waits at most
  * limits.start_wait_ms for PostgreSQL and Redis, and runs until SIGTERM or SIGINT. Exit status: 0 ended as
- * asked, 1 failed, 2 wrong usage or configuration. */
+ * asked, 1 failed, 2 wrong usage or configuration, 5 the database is of a newer release. */
 #include <event2/event.h>
 #include <getopt.h>
 #include <signal.h>
@@ -51,7 +51,7 @@ static int read_options(int argc, char **argv, struct options *options)
 static int fail(const char *what, const struct err *err)
 {
     fprintf(stderr, "motley-scheduler: %s: %s\n", what, err->text);
-    return 1;
+    return err->code == ERR_RELEASE ? 5 : 1;
 }
 
 static int migrate(const struct scheduler_config *config)
@@ -118,7 +118,8 @@ static void pinged(void *arg, const struct err *err)
         probe->postgres_ok = true;
     } else {
         probe->postgres_err = *err;
-        probe->refused = probe->refused || err->code == ERR_UNSUPPORTED || err->code == ERR_INTERNAL;
+        probe->refused = probe->refused || err->code == ERR_UNSUPPORTED || err->code == ERR_RELEASE ||
+                         err->code == ERR_INTERNAL;
         if (err->code != ERR_CANCELLED)
             event_add(probe->again, &pause);
     }

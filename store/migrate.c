@@ -35,8 +35,7 @@ static int check_applied(const struct pg_result *applied, size_t *next, struct e
     int rows = pg_rows(applied);
     for (int i = 0; i < rows; i++) {
         if ((size_t)i >= store_migration_count) {
-            return err_set(err, ERR_UNSUPPORTED,
-                           "the database has migration %s, newer than this program (%s)",
+            return err_set(err, ERR_RELEASE, "the database has migration %s, newer than this program (%s)",
                            pg_text(applied, i, 1), store_migrations[store_migration_count - 1].name);
         }
         const struct store_migration *mine = &store_migrations[i];

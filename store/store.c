@@ -66,9 +66,9 @@ static void ping_deliver(struct store_call *call, const struct pg_result *const 
     int64_t wanted = store_schema_version();
     if (there != wanted) {
         struct err err;
-        err_set(&err, ERR_UNSUPPORTED, "the database's schema is version %lld, this program needs %lld%s",
-                (long long)there, (long long)wanted,
-                there < wanted ? ": run motley-scheduler --migrate" : "");
+        err_set(&err, there > wanted ? ERR_RELEASE : ERR_UNSUPPORTED,
+                "the database's schema is version %lld, this program needs %lld%s", (long long)there,
+                (long long)wanted, there < wanted ? ": run motley-scheduler --migrate" : "");
         done(call->arg, &err);
         return;
     }

@@ -56,8 +56,8 @@ int store_create(struct event_base *base, const struct store_config *config, str
 void store_destroy(struct store *store);
 
 /* Runs one trivial statement, to see whether the database answers and has the schema that this program was
- * built for; ERR_UNSUPPORTED when the schema is older or newer. For /readyz and for the start of every
- * daemon. */
+ * built for; ERR_UNSUPPORTED when the schema is older, ERR_RELEASE when it is newer. For /readyz and for the
+ * start of every daemon. */
 int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *err);
 
 /* Whether PostgreSQL itself refused a statement, whose name begins the text, and rolled the transaction back.
@@ -80,7 +80,7 @@ int store_listen(struct store *store, const char *channel, store_notify_fn *noti
  * transaction, under an advisory lock (concurrent callers wait for each other), after a check that the
  * applied ones are byte-equal to this program's. `wait_ms` is how long to retry a server that does not
  * answer; *applied counts the migrations applied now. Errors: ERR_NET (the server does not answer),
- * ERR_TIMEOUT (the lock), ERR_CONFLICT (an applied migration differs), ERR_UNSUPPORTED (the database is newer
+ * ERR_TIMEOUT (the lock), ERR_CONFLICT (an applied migration differs), ERR_RELEASE (the database is newer
  * than the program). There is no way back to an older schema. */
 int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, struct err *err);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/release.h"
+
 /* If a request is answered before its body was read, a body of up to this size is skipped. With a larger one
  * the connection is closed. */
 enum { SKIP_BYTES_MAX = 64 * 1024 };
@@ -91,6 +93,7 @@ static const char *reason(int status)
         {416, "Range Not Satisfiable"},
         {417, "Expectation Failed"},
         {422, "Unprocessable Content"},
+        {426, "Upgrade Required"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"},
@@ -125,7 +128,7 @@ static void write_head(struct httpd_request *request, int status, const char *ty
                        const struct httpd_field *fields, int64_t bytes)
 {
     struct evbuffer *out = bufferevent_get_output(request->conn->bev);
-    char text[1024];
+    char text[1024], release[RELEASE_TEXT_BYTES];
     int n = snprintf(text, sizeof(text), "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, reason(status),
                      request->server->date);
     if (type)
@@ -143,6 +146,7 @@ static void write_head(struct httpd_request *request, int status, const char *ty
         evbuffer_add_printf(out, "X-Request-Id: %s\r\n", request->id);
     for (; fields && fields->name; fields++)
         evbuffer_add_printf(out, "%s: %s\r\n", fields->name, fields->value);
+    evbuffer_add_printf(out, RELEASE_HEADER ": %s\r\n", release_text(release));
     evbuffer_add(out, "X-Content-Type-Options: nosniff\r\n\r\n", 35);
 }
 

@@ -9,10 +9,11 @@
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "common/release.h"
 #include "planner/cost/profile_noise.h"
 #include "planner/given/catalogue.h"
 
-enum { LACKING_MAX = 500 };
+enum { LACKING_MAX = 500, PROTOCOL_MAX = 1000000 };
 #define LEAVES_S_MAX 1e9 /* 31 years */
 
 /* ---- looking up ---- */
@@ -135,12 +136,31 @@ static int check_lacking(const json_t *lacking, struct err *err)
     return 0;
 }
 
+/* A node whose agent does not work with this release gets no work: that is what its devices lack. */
+static void protocol_judge(const char *node, int64_t protocol, const json_t *devices, json_t *inventory)
+{
+    char who[96];
+    struct err err;
+    size_t i;
+    json_t *device;
+    const char *release = json_string_value(json_object_get(inventory, "release"));
+    snprintf(who, sizeof(who), "the agent of node %s", node);
+    if (release_check(who, release ? release : "unknown", (unsigned)protocol, &err) == 0)
+        return;
+    json_t *lacking = json_object();
+    json_array_foreach (devices, i, device)
+        json_object_set_new(lacking, json_string_value(json_object_get(device, "name")),
+                            json_string(err.text));
+    json_object_set_new(inventory, "lacking", lacking);
+}
+
 static int on_hello(struct event_batch *batch, struct store_sched_node *node, const json_t *event,
                     struct err *err)
 {
     struct json_reader reader;
     const char *boot = NULL, *machine = NULL, *address = NULL;
     double leaves_s = 0;
+    int64_t protocol = 0;
     const json_t *devices = NULL, *workers = NULL, *before = NULL, *lacking = NULL;
     json_t *device;
     size_t i;
@@ -151,6 +171,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_array(&reader, "devices", JR_REQUIRED, 0, 4096, &devices);
     jr_array(&reader, "workers", JR_OPTIONAL, 0, 4096, &workers);
     const bool leaves = jr_f64(&reader, "leaves_s", JR_OPTIONAL, 0, LEAVES_S_MAX, &leaves_s) == 1;
+    jr_i64(&reader, "protocol", JR_OPTIONAL, 0, PROTOCOL_MAX, &protocol);
     jr_object(&reader, "before", JR_OPTIONAL, &before);
     jr_object(&reader, "lacking", JR_OPTIONAL, &lacking);
     if (jr_finish_loose(&reader) < 0 || check_lacking(lacking, err) < 0 ||
@@ -188,6 +209,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     json_object_del(inventory, "workers");
     json_object_del(inventory, "before");
     json_object_del(inventory, "leaves_s");
+    protocol_judge(node->name, protocol, devices, inventory);
     json_object_set_new(move->change, "hello", json_true());
     json_object_set_new(move->change, "boot", json_string(boot));
     json_object_set_new(move->change, "inventory", inventory);

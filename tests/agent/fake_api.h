@@ -54,6 +54,10 @@ static inline void api_answer(struct api *api, int fd)
         if (body && length)
             want = (size_t)(body + 4 - (char *)text.data) + strtoul(length + 16, NULL, 10);
     }
+    if (strncmp((char *)text.data, "GET ", 4) == 0) { /* who am I? */
+        dprintf(fd, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+        goto out;
+    }
     json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
     char identity[TLS_IDENTITY_SIZE], ignored[TLS_IDENTITY_SIZE];
     const char *node = json_string_value(json_object_get(asked, "node"));

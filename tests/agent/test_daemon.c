@@ -1,7 +1,7 @@
 /* Tests what the agent daemon does for its scheduler and its workers. */
 #include "agent/child.h"
 #include "agent/daemon_world.h"
-#include "common/usage.h"
+#include "common/release.h"
 
 static void it_joins_once_and_tells_what_it_has(void **state)
 {

@@ -19,7 +19,7 @@ from claims import BIN, expect, main  # noqa: E402
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
 COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue top usage shares why watch logs cancel hold release resume metrics get join-token drain "
-            "undrain node nodes devices lease leases model share token group user audit replay profile rm df").split()
+            "undrain node nodes devices lease leases model share token group user audit replay profile rm df backup restore").split()
 
 PROGRAMS = ("motley", "motley-api", "motley-scheduler", "motley-agent", "motley-worker", "motley-signer", "motley-supervisor")
 
@@ -89,7 +89,7 @@ def every_command_tells_its_usage():
         for name in PROGRAMS:
             program = os.path.join(BIN, name)
             said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-            expect(re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", said), f"{name} --version: {said}")
+            expect(re.fullmatch(rf"{name} \d+\.\d+\.\d+ \(protocol \d+\)\n", said), f"{name} --version: {said}")
             said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
             expect(said.startswith(f"usage: {name} "), f"{name} --help: {said[:80]}")
     return f"{len(COMMANDS)} commands"
