@@ -12,6 +12,7 @@
 #include "agent/cards.h"
 #include "agent/child.h"
 #include "agent/config.h"
+#include "agent/doctor.h"
 #include "agent/enrol.h"
 #include "agent/feed.h"
 #include "agent/groups.h"
@@ -43,7 +44,8 @@ enum {
     QUIET_MS = 10000,
     FLUSH_MS = 3000,
     HELLO_MS = 300,
-    UNTIL_TICK_S = 10
+    UNTIL_TICK_S = 10,
+    DOCTOR_S = 60 /* between two looks at the machine */
 };
 
 struct agent {
@@ -69,10 +71,12 @@ struct agent {
     struct health *health;
     SSL_CTX *redis_tls;
     json_t *inventory;
-    bool stopping; /* the agent ends; its workers too, unless SIGUSR2 ends it */
-    bool leaving;  /* the agent ends with its workers */
-    bool flushing; /* no worker is left; the last events are on their way */
-    bool removed;  /* an administrator has removed this node from the cluster */
+    json_t *faults;       /* what doctor.h found last; NULL before the first look */
+    struct event *doctor; /* timer of its next look */
+    bool stopping;        /* the agent ends; its workers too, unless SIGUSR2 ends it */
+    bool leaving;         /* the agent ends with its workers */
+    bool flushing;        /* no worker is left; the last events are on their way */
+    bool removed;         /* an administrator has removed this node from the cluster */
     bool connected;
     uint64_t complained_ns;
 };
@@ -103,6 +107,8 @@ static void hello_send(struct agent *agent)
     json_object_set_new(hello, "protocol", json_integer(release_protocol()));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
+    if (agent->faults)
+        json_object_set(hello, "faults", agent->faults);
     if (leaves_in_s(agent) >= 0)
         json_object_set_new(hello, "leaves_s", json_real(leaves_in_s(agent)));
     if (history_before(agent->history))
@@ -256,6 +262,31 @@ static void until_look(evutil_socket_t fd, short what, void *arg)
     struct timeval wait = {.tv_sec = (time_t)wait_s};
     wait.tv_usec = (suseconds_t)(1e6 * (wait_s - (double)wait.tv_sec));
     event_add(agent->until, &wait);
+}
+
+/* Looks whether something is wrong with this machine, and says so in a hello when that has changed. */
+static void doctor_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct agent *agent = arg;
+    const struct timeval pause = {.tv_sec = DOCTOR_S};
+    const struct doctor doctor = {
+        .home = agent->options.home, .config = &agent->config, .identity = &agent->identity};
+    json_t *faults = doctor_look(&doctor, false), *fault;
+    const bool changed = faults && !json_equal(faults, agent->faults);
+    size_t i;
+    event_add(agent->doctor, &pause);
+    if (!changed) {
+        json_decref(faults);
+        return;
+    }
+    json_decref(agent->faults);
+    agent->faults = faults;
+    json_array_foreach (faults, i, fault)
+        log_event(LOG_LEVEL_WARN, "machine_fault", "why=\"%s\"", json_string_value(fault));
+    if (agent->connected)
+        hello_send(agent);
 }
 
 static void signal_came(evutil_socket_t number, short what, void *arg)
@@ -457,7 +488,7 @@ static int identity_make(struct agent *agent, struct err *err)
     if (options->api) /* the server's address may have changed */
         snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", options->api);
     struct err why = {0};
-    if (enrolled == 1 && agent_server_ask(&agent->identity, &why) < 0 && why.code == ERR_RELEASE) {
+    if (enrolled == 1 && agent_server_ask(&agent->identity, NULL, &why) < 0 && why.code == ERR_RELEASE) {
         *err = why; /* any other fault of the api's passes: jobs here go on without it */
         return -1;
     }
@@ -542,7 +573,8 @@ static int parts_make(struct agent *agent, struct err *err)
     agent->base = event_base_new();
     agent->flush = !agent->base ? NULL : evtimer_new(agent->base, flushed, agent);
     agent->until = !agent->flush ? NULL : evtimer_new(agent->base, until_look, agent);
-    if (!agent->until)
+    agent->doctor = !agent->until ? NULL : evtimer_new(agent->base, doctor_timer, agent);
+    if (!agent->doctor)
         return err_set(err, ERR_NOMEM, "no memory for the event loop");
     for (int i = 0; i < SIGNALS; i++) {
         agent->signals[i] = evsignal_new(agent->base, numbers[i], signal_came, agent);
@@ -584,6 +616,7 @@ static int parts_make(struct agent *agent, struct err *err)
     if (supervisor_connect(agent->supervisor, agent->feed, agent->links, err) < 0)
         return -1;
     until_look(-1, 0, agent);
+    doctor_timer(-1, 0, agent);
     return 0;
 }
 
@@ -606,6 +639,8 @@ static void parts_fini(struct agent *agent)
         event_free(agent->flush);
     if (agent->until)
         event_free(agent->until);
+    if (agent->doctor)
+        event_free(agent->doctor);
     if (agent->base) {
         event_base_loop(agent->base, EVLOOP_NONBLOCK); /* libevent frees sockets in its next turn */
         event_base_free(agent->base);
@@ -620,6 +655,7 @@ static void parts_fini(struct agent *agent)
     agent->inventory = NULL;
     agent->flush = NULL;
     agent->until = NULL;
+    agent->doctor = NULL;
     agent->flushing = false;
     agent->base = NULL;
     agent->redis_tls = NULL;
@@ -635,6 +671,7 @@ static void agent_fini(struct agent *agent)
         close(agent->lock);
     explicit_bzero(&agent->identity, sizeof(agent->identity));
     agent_config_fini(&agent->config);
+    json_decref(agent->faults);
     free(agent);
 }
 

@@ -262,10 +262,14 @@ static struct http *server_open(const struct agent_identity *identity, uint32_t 
     return http_create(&options, err);
 }
 
-int agent_server_ask(const struct agent_identity *identity, struct err *err)
+int agent_server_ask(const struct agent_identity *identity, int64_t *server_s, struct err *err)
 {
     struct http *http = server_open(identity, ASK_MS, err);
-    int result = http ? http_json(http, "GET", "/v1/whoami", NULL, ASK_MS, NULL, err) : -1;
+    struct http_answer answer = {0};
+    const struct http_request request = {.method = "GET", .path = "/v1/whoami", .timeout_ms = ASK_MS};
+    int result = http ? http_perform(http, &request, &answer, err) : -1;
+    if (server_s)
+        *server_s = answer.date_s;
     http_destroy(http);
     return result;
 }

@@ -53,9 +53,10 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
  * key for it, or the certificate has expired. */
 int agent_renew(struct agent_identity *identity, struct err *err);
 
-/* Asks the api who this node is, for at most 3 s: ERR_RELEASE when it does not work with this release,
- * ERR_NET when it does not answer, or as agent_renew. */
-int agent_server_ask(const struct agent_identity *identity, struct err *err);
+/* Asks the api who this node is, for at most 3 s. *server_s (may be NULL) becomes the server's time, in
+ * seconds since 1970; 0: it did not say. ERR_RELEASE when it does not work with this release, ERR_NET when it
+ * does not answer, or as agent_renew. */
+int agent_server_ask(const struct agent_identity *identity, int64_t *server_s, struct err *err);
 
 /* Records that this home has left the cluster: renames agent.json to agent.json.removed and deletes the key.
  */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "agent/agent.h"
+#include "agent/doctor.h"
 #include "common/document.h"
 #include "common/file.h"
 #include "common/log.h"
@@ -25,6 +26,8 @@ static const char usage[] =
     "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
     "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal, grace, "
     "until\n"
+    "  --doctor[=json]  say what is wrong with this machine (status 1), or nothing (0), and end; changes "
+    "nothing\n"
     "Status 4: this node is not welcome (a token that is not good, a name that is taken, removed, past its "
     "`until`):\n"
     "starting again changes nothing. Status 5: the server is of a release that does not work with this one.\n"
@@ -77,22 +80,50 @@ static int exit_status(const struct err *err)
                                                                     : 1;
 }
 
+/* Prints what is wrong with this machine, a sentence a line or one document, and returns how much it is. The
+ * document's reader counts itself, so that it is no failure of ours then. */
+static int doctor_print(const struct agent_options *options, bool json, struct err *err)
+{
+    size_t i;
+    const struct doctor_place place = {options->home, options->api, options->worker, options->config};
+    json_t *fault, *faults = doctor_machine(&place, err);
+    if (!faults)
+        return -1;
+    const int count = json ? 0 : (int)json_array_size(faults);
+    json_array_foreach (faults, i, fault)
+        if (!json)
+            puts(json_string_value(fault));
+    if (json)
+        json_dumpf(faults, stdout, JSON_COMPACT);
+    json_decref(faults);
+    return count;
+}
+
+/* Runs the agent, or with 'doctor' says what is wrong with its machine. Returns the exit status. */
+static int run(struct agent_options *options, const char *doctor, struct err *err)
+{
+    int result = doctor ? doctor_print(options, strcmp(doctor, "json") == 0, err)
+                        : slurm_end_read(&options->until_us, err);
+    if (result == 0 && !doctor)
+        result = agent_run(options, err);
+    if (result < 0)
+        fprintf(stderr, "motley-agent: %s\n", err->text);
+    return result < 0 ? exit_status(err) : result > 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"api", required_argument, NULL, 'a'},
-        {"join", required_argument, NULL, 'j'},
-        {"join-file", required_argument, NULL, 'f'},
-        {"home", required_argument, NULL, 'h'},
-        {"config", required_argument, NULL, 'c'},
-        {"worker", required_argument, NULL, 'w'},
-        {NULL, 0, NULL, 0},
+        {"api", required_argument, NULL, 'a'},       {"join", required_argument, NULL, 'j'},
+        {"join-file", required_argument, NULL, 'f'}, {"home", required_argument, NULL, 'h'},
+        {"config", required_argument, NULL, 'c'},    {"worker", required_argument, NULL, 'w'},
+        {"doctor", optional_argument, NULL, 'd'},    {NULL, 0, NULL, 0},
     };
     if (usage_answered(argc, argv, usage))
         return 0;
     struct agent_options options = {.join = getenv("MOTLEY_JOIN")};
     unsetenv("MOTLEY_JOIN"); /* workers inherit the environment; the text itself stays where it is */
-    const char *config = NULL, *join_file = NULL;
+    const char *config = NULL, *join_file = NULL, *doctor = NULL;
     char token[JOIN_BYTES_MAX];
     int given;
     while ((given = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -111,6 +142,9 @@ int main(int argc, char **argv)
             break;
         case 'c':
             config = optarg;
+            break;
+        case 'd':
+            doctor = optarg ? optarg : "";
             break;
         case 'w':
             options.worker = optarg;
@@ -138,11 +172,7 @@ int main(int argc, char **argv)
         return 2;
     }
     options.config = document;
-    int result = slurm_end_read(&options.until_us, &err);
-    if (result == 0)
-        result = agent_run(&options, &err);
+    const int status = run(&options, doctor, &err);
     json_decref(document);
-    if (result < 0)
-        fprintf(stderr, "motley-agent: %s\n", err.text);
-    return result < 0 ? exit_status(&err) : 0;
+    return status;
 }

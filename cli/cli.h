@@ -300,6 +300,7 @@ int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);
 int command_share(struct cli *cli, struct err *err);
 int command_remove(struct cli *cli, struct err *err);
+int command_doctor(struct cli *cli, struct err *err);
 int command_backup(struct cli *cli, struct err *err);
 int command_restore(struct cli *cli, struct err *err);
 int command_storage(struct cli *cli, struct err *err);

@@ -180,7 +180,7 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
     struct http_exchange *exchange = arg;
     size *= one;
     exchange->last_ns = clock_mono_ns();
-    char limit[96] = "";
+    char limit[96] = "", date[64] = "";
     const struct {
         const char *name;
         char *out;
@@ -192,6 +192,7 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
         {"x-error-code:", exchange->answer->error_code, sizeof(exchange->answer->error_code)},
         {"x-motley-release:", exchange->answer->release, sizeof(exchange->answer->release)},
         {"ratelimit:", limit, sizeof(limit)},
+        {"date:", date, sizeof(date)},
     };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         size_t length = strlen(wanted[i].name);
@@ -205,6 +206,8 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
             snprintf(wanted[i].out, wanted[i].room, "%.*s", (int)(end - value), value);
         }
     }
+    if (date[0] != '\0')
+        exchange->answer->date_s = curl_getdate(date, NULL);
     const char *reset = strstr(limit, ";t="); /* "api";r=0;t=55 (draft-ietf-httpapi-ratelimit-headers) */
     if (reset)
         exchange->answer->retry_s = (uint32_t)strtoul(reset + 3, NULL, 10);

@@ -88,6 +88,7 @@ struct http_answer {
     char location[256];
     char etag[96];
     char release[64];    /* RELEASE_HEADER of common/release.h, checked already; "": there was none */
+    int64_t date_s;      /* the server's time, in seconds since 1970; 0: it did not say */
     char error_code[64]; /* X-Error-Code, by which a hub says why it refuses */
     uint32_t retry_s;    /* how long a server that is asked too often (429, 503) wants to be left alone */
 };

@@ -58,6 +58,10 @@ json_t *local_status(const char *home, struct err *err);
  * database can record why a job does not go on. A home that does not exist is no error. */
 int local_disk(const char *home, struct err *err);
 
+/* What is wrong with this home's server, an array of sentences that say what to do; new, or NULL. It asks
+ * neither the api nor a device. */
+json_t *local_doctor(const char *home, struct err *err);
+
 /* The main function of motley-supervisor. Returns when it was told to stop and everything is stopped. */
 int local_supervise(const char *home, struct err *err);
 

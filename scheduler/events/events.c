@@ -13,7 +13,7 @@
 #include "planner/cost/profile_noise.h"
 #include "planner/given/catalogue.h"
 
-enum { LACKING_MAX = 500, PROTOCOL_MAX = 1000000 };
+enum { LACKING_MAX = 500, PROTOCOL_MAX = 1000000, FAULTS_MAX = 256 };
 #define LEAVES_S_MAX 1e9 /* 31 years */
 
 /* ---- looking up ---- */
@@ -154,6 +154,18 @@ static void protocol_judge(const char *node, int64_t protocol, const json_t *dev
     json_object_set_new(inventory, "lacking", lacking);
 }
 
+/* Checks what the node's agent found wrong with its machine. */
+static int check_faults(const json_t *faults, struct err *err)
+{
+    size_t i;
+    json_t *fault;
+    json_array_foreach ((json_t *)faults, i, fault)
+        if (!json_is_string(fault) || json_string_length(fault) > LACKING_MAX)
+            return err_set(err, ERR_INVALID, "node_hello.faults[%zu] is no text of at most %d bytes", i,
+                           LACKING_MAX);
+    return 0;
+}
+
 static int on_hello(struct event_batch *batch, struct store_sched_node *node, const json_t *event,
                     struct err *err)
 {
@@ -161,7 +173,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     const char *boot = NULL, *machine = NULL, *address = NULL;
     double leaves_s = 0;
     int64_t protocol = 0;
-    const json_t *devices = NULL, *workers = NULL, *before = NULL, *lacking = NULL;
+    const json_t *devices = NULL, *workers = NULL, *before = NULL, *lacking = NULL, *faults = NULL;
     json_t *device;
     size_t i;
     jr_init(&reader, event, "node_hello", err);
@@ -174,7 +186,8 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_i64(&reader, "protocol", JR_OPTIONAL, 0, PROTOCOL_MAX, &protocol);
     jr_object(&reader, "before", JR_OPTIONAL, &before);
     jr_object(&reader, "lacking", JR_OPTIONAL, &lacking);
-    if (jr_finish_loose(&reader) < 0 || check_lacking(lacking, err) < 0 ||
+    jr_array(&reader, "faults", JR_OPTIONAL, 0, FAULTS_MAX, &faults);
+    if (jr_finish_loose(&reader) < 0 || check_faults(faults, err) < 0 || check_lacking(lacking, err) < 0 ||
         check_name("boot", boot, err) < 0 || check_name("address", address, err) < 0 ||
         (before && on_before(batch, node->name, before, err) < 0))
         return -1;

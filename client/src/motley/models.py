@@ -933,6 +933,7 @@ class ListNodesAnswerNode(Answered):
     address: str | None = None
     release: str | None = None  # of its agent, such as 0.1.0; null: it has not said hello, or is older than this member
     protocol: int | None = None  # of its agent: those whose numbers differ by at most 1 work together; null as for release
+    faults: list[str] | None = None  # what its agent found wrong with the machine, each a sentence that says what to do
     machine_id: str | None = None
     devices: int | None = None  # how many
     enrolled: datetime | None = None

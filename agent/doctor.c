@@ -1,0 +1,277 @@
+#include "agent/doctor.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/cards.h"
+#include "agent/machine.h"
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/process.h"
+#include "common/units.h"
+
+enum {
+    OPEN_FILES_MIN = 4096, /* of an agent: workers' sockets, its links and the files of the cache */
+    CLOCK_OFF_S = 30,      /* `motley nodes` names a clock that is further off */
+    MTU_MIN = 1280,        /* the least that IPv6 allows; smaller packets cost more than they carry */
+    CONNECT_MS = 3000,
+    TEXT_BYTES = 400 /* of a sentence, as of what a device lacks */
+};
+static const uint64_t space_bytes_min = (uint64_t)1 << 30;
+
+static void fault(json_t *faults, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void fault(json_t *faults, const char *fmt, ...)
+{
+    char text[TEXT_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    json_array_append_new(faults, json_string(text));
+}
+
+/* ---- checks that wait for nothing ---- */
+
+static void limits_look(const struct doctor *doctor, json_t *faults)
+{
+    struct rlimit limit;
+    (void)doctor;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < OPEN_FILES_MIN)
+        fault(faults,
+              "the limit of open files is %llu and at least %d are needed: set LimitNOFILE= of the agent's "
+              "unit, or ulimit "
+              "-n before it starts",
+              (unsigned long long)limit.rlim_cur, OPEN_FILES_MIN);
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        fault(faults,
+              "a process may have only %llu MiB of addresses, and drivers of cards reserve more than they "
+              "use: remove "
+              "LimitAS= of the agent's unit, or ulimit -v before it starts",
+              (unsigned long long)(limit.rlim_cur >> 20));
+}
+
+static void disk_look(const struct doctor *doctor, json_t *faults)
+{
+    struct statvfs info;
+    char has[32], needs[32];
+    if (statvfs(doctor->home, &info) < 0) {
+        if (errno != ENOENT) /* the agent makes the folder */
+            fault(faults, "the folder \"%.200s\" cannot be looked at (%s): give it to the agent's user",
+                  doctor->home, strerror(errno));
+    } else if ((uint64_t)info.f_bavail * info.f_frsize < space_bytes_min) {
+        fault(faults,
+              "the disk of \"%.200s\" has %s free and at least %s are needed: free some, or give a smaller "
+              "`cache` in the "
+              "agent's configuration and restart it",
+              doctor->home, units_bytes(has, (uint64_t)info.f_bavail * info.f_frsize),
+              units_bytes(needs, space_bytes_min));
+    }
+}
+
+static void memory_look(const struct doctor *doctor, json_t *faults)
+{
+    char all[32], there[32];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < doctor->config->device_count; i++)
+        if (strcmp(doctor->config->devices[i].kind, "cpu") == 0)
+            bytes += doctor->config->devices[i].memory_limit_bytes;
+    if (bytes > memory_total_bytes())
+        fault(faults,
+              "its CPU devices may take %s together and this machine has %s: lower their `memory` in the "
+              "agent's "
+              "configuration",
+              units_bytes(all, bytes), units_bytes(there, memory_total_bytes()));
+}
+
+/* Cards, and drivers of cards that are there, which cannot be used. What the configuration itself leaves out
+ * is no fault. */
+static void cards_look(const struct doctor *doctor, json_t *faults)
+{
+    static const char by_choice[] = "the configuration "; /* begins the sentences of agent/config.c */
+    size_t i;
+    json_t *entry;
+    json_array_foreach (json_object_get(doctor->config->cards, "cards"), i, entry)
+        if (json_is_false(json_object_get(entry, "usable")) &&
+            strncmp(json_text_of(entry, "why"), by_choice, strlen(by_choice)) != 0)
+            fault(faults, "%s %s is not used: %s", json_text_of(entry, "kind"), json_text_of(entry, "name"),
+                  json_text_of(entry, "why"));
+}
+
+static void certificate_look(const struct doctor *doctor, json_t *faults)
+{
+    char ends[32];
+    if (!doctor->identity) {
+        fault(faults, "this machine has not joined a cluster: make a token by motley join-token on the "
+                      "server, and start "
+                      "the agent with it");
+        return;
+    }
+    const struct agent_certificate *certificate = &doctor->identity->certificate;
+    const int64_t now_s = clock_wall_us() / 1000000;
+    clock_rfc3339(certificate->ends_s * 1000000, ends);
+    if (now_s >= certificate->ends_s)
+        fault(faults,
+              "its certificate ended at %s: it comes back with a token of motley join-token --node %s", ends,
+              doctor->identity->node);
+    else if (now_s - certificate->issued_s > (certificate->ends_s - certificate->issued_s) / 10 * 9)
+        fault(faults,
+              "its certificate ends at %s and was not renewed in time: the agent has to run, and reach the "
+              "api at %.200s",
+              ends, doctor->identity->api);
+}
+
+/* ---- checks that ask others ---- */
+
+static void api_look(const struct doctor *doctor, json_t *faults)
+{
+    struct err err = {0};
+    int64_t server_s = 0;
+    if (!doctor->identity)
+        return;
+    if (agent_server_ask(doctor->identity, &server_s, &err) < 0) {
+        fault(faults, "the api does not take this node: %.300s", err.text);
+        return;
+    }
+    const int64_t ahead_s = clock_wall_us() / 1000000 - server_s;
+    if (server_s > 0 && llabs(ahead_s) >= CLOCK_OFF_S)
+        fault(faults,
+              "this machine's clock is %lld s %s the server's: let both keep the time of one server (chrony, "
+              "NTP)",
+              (long long)llabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind");
+}
+
+/* Connects to host:port or unix:PATH. Returns the socket, or -1 with errno. */
+static int way_open(const struct sockaddr *address, socklen_t size)
+{
+    const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct pollfd entry = {.fd = fd, .events = POLLOUT};
+    int failed = 0;
+    socklen_t length = sizeof(failed);
+    if (fd >= 0 && connect(fd, address, size) < 0 && errno != EINPROGRESS)
+        failed = errno;
+    else if (fd >= 0 && poll(&entry, 1, CONNECT_MS) <= 0)
+        failed = ETIMEDOUT;
+    else if (fd >= 0)
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &length);
+    if (fd < 0 || failed == 0)
+        return fd;
+    close(fd);
+    errno = failed;
+    return -1;
+}
+
+static void redis_look(const struct doctor *doctor, json_t *faults)
+{
+    char host[256];
+    struct sockaddr_un local = {.sun_family = AF_UNIX};
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    if (!doctor->identity || doctor->identity->redis[0] == '\0')
+        return;
+    const char *address = doctor->identity->redis;
+    const char *colon = strrchr(address, ':');
+    int fd = -1;
+    errno = EINVAL;
+    if (strncmp(address, "unix:", 5) == 0) {
+        snprintf(local.sun_path, sizeof(local.sun_path), "%.100s", address + 5);
+        fd = way_open((const struct sockaddr *)&local, sizeof(local));
+    } else if (colon) {
+        const bool bracket = address[0] == '[';
+        snprintf(host, sizeof(host), "%.*s", (int)(colon - address) - 2 * bracket, address + bracket);
+        if (getaddrinfo(host, colon + 1, &hints, &found) == 0)
+            fd = way_open(found->ai_addr, found->ai_addrlen);
+        else
+            errno = EHOSTUNREACH;
+    }
+    int mtu = 0;
+    socklen_t size = sizeof(mtu);
+    if (fd < 0)
+        fault(faults,
+              "Redis at %.200s is not reached (%s): open that port of the server for this machine, or join "
+              "again where the "
+              "server has moved",
+              address, strerror(errno));
+    else if (found && found->ai_family == AF_INET && getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &size) == 0 &&
+             mtu < MTU_MIN)
+        fault(faults,
+              "packets on the way to Redis at %.200s hold at most %d bytes: raise the MTU to %d or more",
+              address, mtu, MTU_MIN);
+    if (fd >= 0)
+        close(fd);
+    if (found)
+        freeaddrinfo(found);
+}
+
+static const struct {
+    void (*look)(const struct doctor *doctor, json_t *faults);
+    bool asks; /* it waits for another program's answer */
+} checks[] = {{limits_look, false},      {disk_look, false}, {memory_look, false}, {cards_look, false},
+              {certificate_look, false}, {api_look, true},   {redis_look, true}};
+
+json_t *doctor_look(const struct doctor *doctor, bool all)
+{
+    json_t *faults = json_array();
+    for (size_t i = 0; faults && i < sizeof(checks) / sizeof(checks[0]); i++)
+        if (all || !checks[i].asks)
+            checks[i].look(doctor, faults);
+    return faults;
+}
+
+/* Whether an agent of this home runs. It holds its cards, which nobody else can try then. */
+static bool agent_runs(const char *home)
+{
+    char path[4096];
+    struct err why = {0};
+    if (file_path(path, sizeof(path), &why, "%s/agent.lock", home) < 0 || !file_exists(path))
+        return false;
+    const int lock = file_lock(path, &why);
+    if (lock >= 0)
+        close(lock);
+    return lock < 0 && why.code == ERR_BUSY;
+}
+
+json_t *doctor_machine(const struct doctor_place *place, struct err *err)
+{
+    char worker[4096], host[256] = "127.0.0.1";
+    struct err why;
+    struct agent_config config;
+    struct agent_identity identity;
+    json_t *faults = NULL;
+    const int joined = agent_identity_load(place->home, &identity, err);
+    if (joined < 0)
+        return NULL;
+    if (joined == 1 && place->api)
+        snprintf(identity.api, sizeof(identity.api), "%s", place->api);
+    if (joined == 1)
+        agent_own_host(identity.api, host,
+                       &why); /* a host that is not known is the check's of the api to say */
+    if (agent_config_read(place->config, host, &config, err) < 0) {
+        err_wrap(err, "configuration");
+    } else {
+        const int found = place->worker ? snprintf(worker, sizeof(worker), "%s", place->worker)
+                                        : process_sibling("motley-worker", worker, sizeof(worker), err);
+        json_t *cards = found < 0 ? NULL : cards_ask(worker, err);
+        const struct doctor doctor = {
+            .home = place->home, .config = &config, .identity = joined == 1 ? &identity : NULL};
+        const bool runs = agent_runs(place->home);
+        if (cards && (runs || agent_config_cards(&config, cards, err) == 0))
+            faults = doctor_look(&doctor, true);
+        if (runs)
+            json_decref(cards);
+        agent_config_fini(&config);
+    }
+    explicit_bzero(&identity, sizeof(identity));
+    return faults;
+}
