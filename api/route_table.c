@@ -274,7 +274,7 @@ static void call_accept(struct call *call)
         return;
     }
     if (route->body == BODY_STREAM) {
-        route->handle(call);
+        call_handle(call);
         return;
     }
     if (has_body && route->body != BODY_NONE) {

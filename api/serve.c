@@ -10,6 +10,7 @@
 #include "api/request/dataset.h"
 #include "api/blobs/known.h"
 #include "api/request/route.h"
+#include "api/request/wait.h"
 #include "api/jobs/fetches.h"
 #include "api/jobs/plans.h"
 #include "api/jobs/stream.h"
@@ -116,7 +117,7 @@ static int create_parts(struct serve *serve, struct err *err)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
-    if (!app->wrong || datasets_create(app, &app->datasets, err) < 0 ||
+    if (!app->wrong || waits_create(app, &app->waits, err) < 0 || datasets_create(&app->datasets, err) < 0 ||
         submits_create(app, &app->submits, err) < 0 || plans_create(app, &app->plans, err) < 0 ||
         fetches_create(app, &app->job_fetches, err) < 0)
         return -1;
@@ -240,6 +241,7 @@ static void destroy_parts(struct serve *serve)
 {
     struct app *app = &serve->app;
     app->fetches_stopped = true;
+    waits_stop(app->waits);
     if (app->fetches)
         pool_stop(app->fetches);
     if (app->pool)
@@ -254,6 +256,7 @@ static void destroy_parts(struct serve *serve)
     submits_destroy(app->submits);
     plans_destroy(app->plans);
     datasets_destroy(app->datasets);
+    waits_destroy(app->waits);
     wrong_destroy(app->wrong);
     auth_destroy(app->auth);
     pool_destroy(app->fetches);

@@ -459,7 +459,7 @@ static void file_found(void *arg, const struct err *err, json_t *doc)
     json_object_set(file, "size", json_object_get(doc, "size"));
     if (json_is_string(json_object_get(doc, "path")))
         json_object_set(file, "path", json_object_get(doc, "path"));
-    json_array_append_new(r->manifests, json_deep_copy(manifest));
+    json_array_append(r->manifests, manifest);
     r->at++;
     lookup_next(r);
 }

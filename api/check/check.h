@@ -20,7 +20,7 @@ struct submits;
 
 enum { CHECKED_FETCH_BYTES = HUB_ID_BYTES + HUB_REVISION_BYTES + HUB_FILE_BYTES + 8 };
 
-/* The result of a check. Immutable and shared; checked_hold and checked_release count the holders. */
+/* The result of a check. Immutable and shared. */
 struct checked {
     json_t *spec;   /* the specification with every default filled in; `name` is that of the first asker */
     json_t *inputs; /* as store_job_new.inputs */
@@ -39,10 +39,9 @@ struct checked {
     char fetch[CHECKED_FETCH_BYTES];
     json_t *answer; /* the plan (INTERFACES.md) if the planner was asked, else NULL */
     json_t *data;   /* {"train": stats, "eval": stats | null} */
+    unsigned holders;
 };
-
-void checked_hold(struct checked *checked);
-void checked_release(struct checked *checked);
+void checked_release(struct checked *checked); /* NULL is a no-op */
 
 enum check_depth {
     CHECK_SUBMIT, /* refuses what never fits, if all devices are measured; makes no plan */
@@ -57,11 +56,6 @@ enum check_depth {
     CHECK_GATHER,
 };
 
-/* Called when a check has ended. 'checked' is borrowed for the call, and NULL when there is an err. 'more'
- * (borrowed, may be NULL) holds further members for the problem document, such as the plan that shows why
- * nothing fits. */
-typedef void check_done_fn(void *arg, const struct err *err, struct checked *checked, json_t *more);
-
 /* Creates the table of checks. 'app' is borrowed until destroy; the app's other parts are used only when a
  * check begins. */
 int submits_create(struct app *app, struct submits **submits, struct err *err);
@@ -70,9 +64,10 @@ void submits_destroy(struct submits *submits);
  * checks go on. */
 void submits_forget(struct submits *submits);
 
-/* Checks a specification, or joins an equal check. 'document' and 'principal' are borrowed for the call.
- * 'done' is called exactly once, possibly before the function returns. */
-void check_spec(struct submits *submits, const struct principal *principal, json_t *document,
-                enum check_depth depth, check_done_fn *done, void *arg);
+/* Checks a specification, or joins an equal check; waits (api/request/wait.h). 'document' and 'principal' are
+ * borrowed until it returns. *checked is the caller's to release. After an error, *more (NULL: none; new)
+ * holds further members for the problem document, such as the plan that shows why nothing fits. */
+int check_spec(struct submits *submits, const struct principal *principal, json_t *document,
+               enum check_depth depth, struct checked **checked, json_t **more, struct err *err);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "api/blobs/models.h"
 #include "api/check/check.h"
+#include "api/request/wait.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "store/fetches.h"
@@ -89,13 +90,17 @@ static void job_fails(struct job_fetch *fetch, const struct err *why)
         job_recorded(fetch, &err);
 }
 
-static void job_checked(void *arg, const struct err *err, struct checked *checked, json_t *more)
+/* Checks the job, whose model is here now, and makes it one that can start. */
+static void job_check(void *arg)
 {
     struct job_fetch *fetch = arg;
-    struct err failed = {0};
-    (void)more;
-    if (err) {
-        job_fails(fetch, err);
+    struct app *app = fetch->all->app;
+    struct checked *checked;
+    json_t *more;
+    struct err err = {0};
+    if (check_spec(app->submits, &fetch->owner, fetch->spec, CHECK_SUBMIT, &checked, &more, &err) < 0) {
+        json_decref(more);
+        job_fails(fetch, &err);
         return;
     }
     json_t *spec = json_copy(checked->spec); /* jobs that share a check may have different names */
@@ -104,18 +109,17 @@ static void job_checked(void *arg, const struct err *err, struct checked *checke
     const struct store_fetched fetched = {
         .spec = spec, .inputs = checked->inputs, .steps = checked->steps, .held = checked->held};
     if (!spec)
-        err_set(&failed, ERR_NOMEM, "out of memory for a job");
-    else
-        store_fetch_done(fetch->all->app->store, fetch->job, &fetched, job_recorded, fetch, &failed);
+        err_set(&err, ERR_NOMEM, "out of memory for a job");
+    if (!spec || store_fetch_done(app->store, fetch->job, &fetched, job_recorded, fetch, &err) < 0)
+        job_recorded(fetch, &err);
     json_decref(spec);
-    if (failed.code)
-        job_recorded(fetch, &failed);
+    checked_release(checked);
 }
 
 static void model_registered(void *arg, const struct err *err, const char *content)
 {
     struct job_fetch *fetch = arg;
-    struct err why;
+    struct err why = {0};
     fetch->registration = NULL;
     if (err) {
         why = *err;
@@ -124,7 +128,8 @@ static void model_registered(void *arg, const struct err *err, const char *conte
         return;
     }
     json_object_set_new(fetch->spec, "model", json_string(content));
-    check_spec(fetch->all->app->submits, &fetch->owner, fetch->spec, CHECK_SUBMIT, job_checked, fetch);
+    if (wait_run(fetch->all->app, job_check, fetch, &why) < 0)
+        job_fails(fetch, &why);
 }
 
 /* ---- taking jobs ---- */
@@ -138,7 +143,7 @@ static void job_taken(struct job_fetches *fetches, const json_t *row)
     fetch->all = fetches;
     fetch->job = json_integer_value(json_object_get(row, "job"));
     fetch->hub = strdup(json_text_of(row, "hub"));
-    fetch->spec = json_deep_copy(json_object_get(row, "spec"));
+    fetch->spec = json_incref(json_object_get(row, "spec"));
     fetch->owner =
         (struct principal){.kind = PRINCIPAL_USER,
                            .admin = json_is_true(json_object_get(row, "admin")),

@@ -444,7 +444,7 @@ static void trace_found(void *arg, const struct err *err, json_t *doc)
         trace_free(parts);
         return;
     }
-    parts->parts = json_deep_copy(json_object_get(doc, "parts"));
+    parts->parts = json_incref(json_object_get(doc, "parts"));
     parts->task.work = trace_work;
     parts->task.done = trace_done;
     if (pool_run(parts->call->app->pool, &parts->task, &parts->err) < 0) {
@@ -461,7 +461,7 @@ static void trace_plan_found(void *arg, const struct err *err, json_t *doc)
         trace_free(parts);
         return;
     }
-    parts->plan = json_deep_copy(json_object_get(doc, "plan"));
+    parts->plan = json_incref(json_object_get(doc, "plan"));
     int64_t id = ((struct job_part *)parts->call->state)->id;
     if (store_job_trace(parts->call->app->store, id, trace_found, parts, &parts->err) < 0) {
         call_fail(parts->call, &parts->err);

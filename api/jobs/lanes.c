@@ -70,8 +70,8 @@ static void lanes_found(void *arg, const struct err *err, json_t *doc)
     struct lanes_task *lanes = arg;
     if (err)
         lanes->err = *err;
-    else if (!(lanes->found = json_deep_copy(doc)))
-        err_set(&lanes->err, ERR_NOMEM, "out of memory for lanes");
+    else
+        lanes->found = json_incref(doc);
     lanes->task.work = lanes_work;
     lanes->task.done = lanes_done;
     if (lanes->err.code || pool_run(lanes->call->app->pool, &lanes->task, &lanes->err) < 0) {

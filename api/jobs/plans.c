@@ -3,6 +3,7 @@
 
 #include "api/check/check.h"
 #include "api/request/route.h"
+#include "api/request/wait.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "planner/answer/plan.h"
@@ -20,20 +21,16 @@ enum {
     NICE = 10,
 };
 
+/* A question under way; lies on the stack of its request. */
 struct plan_question {
-    struct pool_task task; /* must come first: a pointer to the task is cast to the question */
     LIST_ENTRY(plan_question) link;
-    struct plans *plans;
-    struct call *call;
     int64_t token;
     bool brief;
     bool file;         /* the answer is the completed cluster file, not a plan */
     atomic_bool stale; /* a newer question of the same token was asked */
-    json_t *spec;      /* the specification in the request */
-    /* the cluster in the request, or NULL: the present devices */
-    json_t *cluster;
-    json_t *inputs, *answer; /* inputs: a copy for the pool thread */
-    struct err err;
+    json_t *cluster;   /* the cluster in the request, or NULL: the present devices; borrowed */
+    json_t *inputs;    /* the planner's inputs; this question's own document, whose members are shared */
+    json_t *answer;
 };
 
 LIST_HEAD(plan_questions, plan_question);
@@ -74,27 +71,9 @@ void plans_destroy(struct plans *plans)
     free(plans);
 }
 
-static void question_end(struct plan_question *question)
-{
-    struct call *call = question->call;
-    if (question->answer && !question->stale)
-        call_json(call, 200, json_incref(question->answer), NULL);
-    else if (question->stale)
-        call_problem(call, 412, "stale", NULL, "a newer question was asked with this token");
-    else
-        call_refuse(call, &question->err);
-    LIST_REMOVE(question, link);
-    question->plans->count--;
-    json_decref(question->spec);
-    json_decref(question->cluster);
-    json_decref(question->inputs);
-    json_decref(question->answer);
-    free(question);
-}
-
 /* ---- on a thread of the plans' own pools ---- */
 
-static void search(struct plan_question *question, struct plan_inputs *inputs)
+static int search(struct plan_question *question, struct plan_inputs *inputs, struct err *err)
 {
     struct plan_answer *found = NULL;
     const struct plan_options options = {.programs = !question->brief,
@@ -104,64 +83,63 @@ static void search(struct plan_question *question, struct plan_inputs *inputs)
                                           * run. */
                                          .runnable_only = !question->cluster};
     uint64_t began_ns = clock_mono_ns();
-    if (plan_search(&inputs->workload, inputs->cluster, &options, &found, &question->err) < 0)
-        return;
+    if (plan_search(&inputs->workload, inputs->cluster, &options, &found, err) < 0)
+        return -1;
     found->plan_s = (double)(clock_mono_ns() - began_ns) * 1e-9;
-    question->answer = answer_to_json(found, &question->err);
+    question->answer = answer_to_json(found, err);
     if (question->answer) {
         json_object_set_new(question->answer, "words", json_string(found->words ? found->words : ""));
         json_object_set_new(question->answer, "brief", json_boolean(question->brief));
     }
     plan_answer_destroy(found);
+    return question->answer ? 0 : -1;
 }
 
-static void question_work(struct pool_task *task)
+static int question_work(void *arg, struct err *err)
 {
-    struct plan_question *question = (struct plan_question *)task;
-    struct plan_inputs inputs = {0};
+    struct plan_question *question = arg;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     if (question->stale)
-        return;
-    if (question->cluster && (plan_inputs_fill(question->inputs, question->cluster, &question->err) < 0 ||
-                              plan_inputs_cluster(question->inputs, question->cluster, &question->err) < 0))
-        err_wrap(&question->err, "cluster");
-    else if (question->file)
+        return 0;
+    if (question->cluster && (plan_inputs_fill(question->inputs, question->cluster, err) < 0 ||
+                              plan_inputs_cluster(question->inputs, question->cluster, err) < 0))
+        return err_wrap(err, "cluster");
+    if (question->file) {
         question->answer = question->cluster ? json_incref(question->cluster)
-                                             : plan_inputs_cluster_file(question->inputs, &question->err);
-    else if (json_array_size(json_object_get(question->inputs, "devices")) == 0)
-        err_set(&question->err, ERR_NOFIT,
-                "there is no device to plan for: no agent has joined; `cluster` may describe others");
-    else if (plan_inputs_read(question->inputs, &inputs, &question->err) == 0)
-        search(question, &inputs);
+                                             : plan_inputs_cluster_file(question->inputs, err);
+        return question->answer ? 0 : -1;
+    }
+    if (json_array_size(json_object_get(question->inputs, "devices")) == 0)
+        return err_set(err, ERR_NOFIT,
+                       "there is no device to plan for: no agent has joined; `cluster` may describe others");
+    struct plan_inputs inputs = {0};
+    int rc = plan_inputs_read(question->inputs, &inputs, err);
+    if (rc == 0)
+        rc = search(question, &inputs, err);
     plan_inputs_fini(&inputs);
-}
-
-static void question_done(struct pool_task *task)
-{
-    struct plan_question *question = (struct plan_question *)task;
-    pool_ran(task, &question->err);
-    question_end(question);
+    return rc;
 }
 
 /* ---- on the loop's thread ---- */
 
-static void gathered(void *arg, const struct err *err, struct checked *checked, json_t *more)
+/* Gathers the planner's inputs, and has one of the plans' threads answer. */
+static int question_answer(struct call *call, struct plan_question *question, json_t *spec, struct err *err)
 {
-    (void)more;
-    struct plan_question *question = arg;
-    struct plans *plans = question->plans;
-    if (err && err->code == ERR_INVALID)
-        err_set(&question->err, err->code, "spec.%s", err->text);
-    else if (err)
-        question->err = *err;
-    else if (!(question->inputs = json_deep_copy(json_object_get(checked->answer, "inputs"))))
-        err_set(&question->err, ERR_NOMEM, "out of memory for a plan's inputs");
-    question->task.work = question_work;
-    question->task.done = question_done;
-    if (question->err.code || question->stale ||
-        pool_run(question->brief || question->file ? plans->brief : plans->full, &question->task,
-                 &question->err) < 0)
-        question_end(question);
+    struct plans *plans = call->app->plans;
+    struct checked *checked;
+    json_t *more;
+    if (check_spec(call->app->submits, &call->principal, spec, CHECK_GATHER, &checked, &more, err) < 0) {
+        json_decref(more);
+        return err->code == ERR_INVALID ? err_set(err, ERR_INVALID, "spec.%s", err->text) : -1;
+    }
+    question->inputs = json_copy(json_object_get(checked->answer, "inputs"));
+    checked_release(checked);
+    if (!question->inputs)
+        return err_set(err, ERR_NOMEM, "out of memory for a plan's inputs");
+    if (question->stale)
+        return 0;
+    return wait_work(call->app, question->brief || question->file ? plans->brief : plans->full, question_work,
+                     question, err);
 }
 
 /* Marks this token's earlier questions as stale; each of them then ends by itself with that answer. */
@@ -174,52 +152,50 @@ static void supersede(struct plans *plans, const struct plan_question *newest)
             question->stale = true;
 }
 
-static void ask(struct call *call, bool file)
+static void answer(struct call *call, bool file)
 {
     struct plans *plans = call->app->plans;
+    struct plan_question question = {.token = call->principal.token, .file = file};
     struct err err = {0};
     struct json_reader reader;
     const json_t *spec = NULL, *cluster = NULL;
-    bool brief = false;
     call_reader(call, &reader, &err);
     jr_object(&reader, "spec", JR_REQUIRED, &spec);
     jr_object(&reader, "cluster", JR_OPTIONAL, &cluster);
     if (!file)
-        jr_bool(&reader, "brief", JR_OPTIONAL, &brief);
+        jr_bool(&reader, "brief", JR_OPTIONAL, &question.brief);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;
     }
-    struct plan_question *question = plans->count < QUESTIONS_MAX ? calloc(1, sizeof(*question)) : NULL;
-    if (!question) {
+    if (plans->count == QUESTIONS_MAX) {
         call_problem(call, 503, "busy", NULL, "the server has %d plans in work, its limit", QUESTIONS_MAX);
         return;
     }
-    *question = (struct plan_question){.plans = plans,
-                                       .call = call,
-                                       .token = call->principal.token,
-                                       .brief = brief,
-                                       .file = file,
-                                       .spec = json_deep_copy(spec),
-                                       .cluster = cluster ? json_deep_copy(cluster) : NULL};
-    LIST_INSERT_HEAD(&plans->open, question, link);
+    question.cluster = (json_t *)(uintptr_t)cluster;
+    LIST_INSERT_HEAD(&plans->open, &question, link);
     plans->count++;
     if (!file)
-        supersede(plans, question);
-    if (!question->spec || (cluster && !question->cluster)) {
-        err_set(&question->err, ERR_NOMEM, "out of memory for a plan");
-        question_end(question);
-        return;
-    }
-    check_spec(call->app->submits, &call->principal, question->spec, CHECK_GATHER, gathered, question);
+        supersede(plans, &question);
+    const int rc = question_answer(call, &question, (json_t *)(uintptr_t)spec, &err);
+    LIST_REMOVE(&question, link);
+    plans->count--;
+    if (question.stale)
+        call_problem(call, 412, "stale", NULL, "a newer question was asked with this token");
+    else if (rc < 0)
+        call_refuse(call, &err);
+    else
+        call_json(call, 200, json_incref(question.answer), NULL);
+    json_decref(question.inputs);
+    json_decref(question.answer);
 }
 
 void plans_post(struct call *call)
 {
-    ask(call, false);
+    answer(call, false);
 }
 
 void plans_cluster(struct call *call)
 {
-    ask(call, true);
+    answer(call, true);
 }

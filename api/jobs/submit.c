@@ -1,14 +1,12 @@
-/* Answers POST /v1/jobs and POST /v1/jobs:validate.
- *
- * Each function below passes on the one that continues when the store or the check has answered. A submit is
- * jobs_submit, answer_repeated if the request has a key, submit_new, check_spec (api/check/), insert_checked
- * and, after the commit, answer_made. A request for a plan is jobs_validate, check_spec and answer_checked.
- */
+/* Answers POST /v1/jobs (jobs_submit) and POST /v1/jobs:validate (jobs_validate). Both are read from their
+ * first line to their last; they wait where they ask the store (api/request/wait.h). What a specification
+ * must pass before its job is made, and the plan, are check_spec's (api/check/). */
 #include "api/request/route.h"
 
-#include "api/people/access.h"
 #include "api/check/check.h"
 #include "api/jobs/fetches.h"
+#include "api/people/access.h"
+#include "api/request/wait.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "store/jobs.h"
@@ -16,72 +14,123 @@
 #include <stdio.h>
 #include <string.h>
 
-static void answer_made(void *arg, const struct err *err, const struct store_job_made *made)
+struct made_wait {
+    struct wait wait; /* must come first, since wait_done takes its address */
+    struct store_job_made made;
+};
+
+static void job_made(void *arg, const struct err *err, const struct store_job_made *made)
 {
-    struct call *call = arg;
-    /* The submitted job is refused because of its account or a limit. */
-    if (err && err->code == ERR_INVALID) {
-        call_refuse(call, err);
-        return;
-    }
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    char location[48], created[32];
-    snprintf(location, sizeof(location), "/v1/jobs/%lld", (long long)made->id);
-    clock_rfc3339(made->created_us, created);
-    struct httpd_field fields[] = {
-        {"Location", location}, {made->repeated ? "Idempotent-Replayed" : NULL, "true"}, {NULL, NULL}};
-    json_t *document = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)made->id, "state",
-                                 state_name(&job_machine, (int)made->state), "created", created);
-    call->app->counters.submits++;
-    if (made->state == JOB_HELD)
-        fetches_look(call->app->job_fetches);
-    call_json(call, 201, document, fields);
+    if (!err)
+        ((struct made_wait *)arg)->made = *made;
+    wait_done(arg, err);
 }
 
-static void answer_refusal(struct call *call, const struct err *err, json_t *more)
-{
-    if (err->code == ERR_NOFIT) {
-        call_problem(call, 422, err_code_name(err->code), json_incref(more), "%s", err->text);
-        return;
-    }
-    if (err->code == ERR_INVALID && !call->errors && (call->errors = json_array()))
-        spec_errors(call->body, call->errors);
-    call_refuse(call, err);
-}
+static int planner_may_be_chosen(struct call *call, struct err *err);
+static int urgency_may_be_chosen(struct call *call, const struct checked *checked, struct err *err);
+static int job_insert(struct call *call, const struct checked *checked, const char *key,
+                      const uint8_t digest[DIGEST_SIZE], struct made_wait *wait, struct err *err);
+static void answer_made(struct call *call, const struct store_job_made *made);
+static void answer_refusal(struct call *call, const struct err *err, json_t *more);
 
-static void insert_checked(void *arg, const struct err *err, struct checked *checked, json_t *more)
+void jobs_submit(struct call *call)
 {
-    struct call *call = arg;
-    if (err) {
-        answer_refusal(call, err, more);
-        return;
-    }
-    const char *key = NULL;
-    if (call_key(call, &key) < 0)
-        return;
-    struct err failed = {0};
-    if (access_priority(&call->principal, checked->priority, &failed) < 0 ||
-        (checked->service == SPEC_SERVICE_URGENT &&
-         access_admin(&call->principal, "service: only an administrator may make a job urgent", &failed) <
-             0)) {
-        call_fail(call, &failed);
-        return;
-    }
+    struct app *app = call->app;
+    struct made_wait found = {.wait = wait_of(app)}, inserted = {.wait = wait_of(app)};
+    struct checked *checked;
+    struct err err = {0};
     uint8_t digest[DIGEST_SIZE];
+    const char *key;
+    json_t *more;
     size_t size;
     const char *body = httpd_request_body(call->request, &size);
+    if (call_key(call, &key) < 0)
+        return;
+    if (digest_sha256(body, size, digest, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    /* A repeated request is answered with the job that it made before, without a check: a check now might
+     * refuse it, for example because a file was removed, although the job exists. */
+    if (key && wait_end(&found.wait,
+                        store_job_find(app->store, &call->principal, key, digest, job_made, &found, &err),
+                        &err) == 0) {
+        answer_made(call, &found.made);
+        return;
+    }
+    if ((key && err.code != ERR_NOT_FOUND) || planner_may_be_chosen(call, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    if (check_spec(app->submits, &call->principal, call->body, CHECK_SUBMIT, &checked, &more, &err) < 0) {
+        answer_refusal(call, &err, more);
+        return;
+    }
+    if (urgency_may_be_chosen(call, checked, &err) < 0)
+        call_fail(call, &err);
+    else if (job_insert(call, checked, key, digest, &inserted, &err) == 0)
+        answer_made(call, &inserted.made);
+    else if (err.code == ERR_INVALID) /* because of its account or a limit */
+        call_refuse(call, &err);
+    else
+        call_fail(call, &err);
+    checked_release(checked);
+}
+
+void jobs_validate(struct call *call)
+{
+    int64_t programs, inputs;
+    struct err err = {0};
+    struct checked *checked;
+    json_t *more;
+    if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
+        call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0 || planner_may_be_chosen(call, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    const enum check_depth depth = inputs ? CHECK_INPUTS : programs ? CHECK_PROGRAM : CHECK_PLAN;
+    if (check_spec(call->app->submits, &call->principal, call->body, depth, &checked, &more, &err) < 0) {
+        answer_refusal(call, &err, more);
+        return;
+    }
+    json_t *answer = json_copy(checked->answer);
+    if (answer) {
+        json_object_set(answer, "data", checked->data);
+        json_object_set_new(answer, "steps", json_integer(checked->steps));
+    }
+    checked_release(checked);
+    call_json(call, 200, answer, NULL);
+}
+
+/* Only an administrator may choose the planner: it is a program on the scheduler's host, and a slow one
+ * delays everybody's queue. check_spec refuses a planner that is not a string. */
+static int planner_may_be_chosen(struct call *call, struct err *err)
+{
+    const json_t *placement = json_object_get(call->body, "placement");
+    return json_is_string(json_object_get(placement, "planner"))
+               ? access_admin(&call->principal, "placement.planner: only an administrator may choose it", err)
+               : 0;
+}
+
+static int urgency_may_be_chosen(struct call *call, const struct checked *checked, struct err *err)
+{
+    if (access_priority(&call->principal, checked->priority, err) < 0)
+        return -1;
+    return checked->service == SPEC_SERVICE_URGENT
+               ? access_admin(&call->principal, "service: only an administrator may make a job urgent", err)
+               : 0;
+}
+
+static int job_insert(struct call *call, const struct checked *checked, const char *key,
+                      const uint8_t digest[DIGEST_SIZE], struct made_wait *wait, struct err *err)
+{
     /* Jobs that share a check may have different names. */
-    json_t *spec = json_copy(checked->spec);
-    json_t *name = json_object_get(call->body, "name");
+    json_t *spec = json_copy(checked->spec), *name = json_object_get(call->body, "name");
     if (spec && name)
         json_object_set(spec, "name", name);
-    const char *text = spec ? json_string_value(json_object_get(spec, "name")) : NULL;
-    struct store_job_new job = {
+    const struct store_job_new job = {
         .owner = &call->principal,
-        .name = text,
+        .name = json_string_value(json_object_get(spec, "name")),
         .idempotency_key = key,
         .request_digest = digest,
         .spec = spec,
@@ -100,89 +149,36 @@ static void insert_checked(void *arg, const struct err *err, struct checked *che
         .array_size = checked->array_size,
         .at_most = checked->at_most,
     };
-    if (!text)
-        err_set(&failed, ERR_NOMEM, "out of memory for a job");
-    else if (digest_sha256(body, size, digest, &failed) == 0)
-        store_job_insert(call->app->store, &job, answer_made, call, &failed);
+    const int called = job.name ? store_job_insert(call->app->store, &job, job_made, wait, err)
+                                : err_set(err, ERR_NOMEM, "out of memory for a job");
     json_decref(spec);
-    if (failed.code)
-        call_fail(call, &failed);
+    return wait_end(&wait->wait, called, err);
 }
 
-/* Refuses a job whose asker may not choose its planner. Only an administrator may choose one: it is a program
- * on the scheduler's host, and a slow one delays everybody's queue. check_spec refuses a planner that is not
- * a string. */
-static int check_planner(struct call *call)
+/* 201, after the commit. */
+static void answer_made(struct call *call, const struct store_job_made *made)
 {
-    json_t *placement = json_object_get(call->body, "placement");
-    struct err err = {0};
-    if (!json_is_string(json_object_get(placement, "planner")) ||
-        access_admin(&call->principal, "placement.planner: only an administrator may choose it", &err) == 0)
-        return 0;
-    call_fail(call, &err);
-    return -1;
+    char location[48], created[32];
+    snprintf(location, sizeof(location), "/v1/jobs/%lld", (long long)made->id);
+    clock_rfc3339(made->created_us, created);
+    struct httpd_field fields[] = {
+        {"Location", location}, {made->repeated ? "Idempotent-Replayed" : NULL, "true"}, {NULL, NULL}};
+    json_t *document = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)made->id, "state",
+                                 state_name(&job_machine, (int)made->state), "created", created);
+    call->app->counters.submits++;
+    if (made->state == JOB_HELD)
+        fetches_look(call->app->job_fetches);
+    call_json(call, 201, document, fields);
 }
 
-static void submit_new(struct call *call)
+static void answer_refusal(struct call *call, const struct err *err, json_t *more)
 {
-    if (check_planner(call) == 0)
-        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, insert_checked, call);
-}
-
-/* Answers with the job that the same request made before, or submits a new one if there is none. */
-static void answer_repeated(void *arg, const struct err *err, const struct store_job_made *made)
-{
-    if (err && err->code == ERR_NOT_FOUND)
-        submit_new(arg);
-    else
-        answer_made(arg, err, made);
-}
-
-/* Submits a job. If a request is repeated (same Idempotency-Key), it is answered with the job that it made
- * before, without a check: a check now might refuse the request, for example because a file was removed,
- * although the job exists. */
-void jobs_submit(struct call *call)
-{
-    const char *key;
-    struct err err = {0};
-    uint8_t digest[DIGEST_SIZE];
-    size_t size;
-    if (call_key(call, &key) < 0)
-        return;
-    const char *body = httpd_request_body(call->request, &size);
-    if (!key)
-        submit_new(call);
-    else if (digest_sha256(body, size, digest, &err) < 0 ||
-             store_job_find(call->app->store, &call->principal, key, digest, answer_repeated, call, &err) < 0)
-        call_fail(call, &err);
-}
-
-static void answer_checked(void *arg, const struct err *err, struct checked *checked, json_t *more)
-{
-    struct call *call = arg;
-    if (err) {
-        answer_refusal(call, err, more);
+    if (err->code == ERR_NOFIT) {
+        call_problem(call, 422, err_code_name(err->code), more, "%s", err->text);
         return;
     }
-    json_t *answer = json_copy(checked->answer);
-    if (answer) {
-        json_object_set(answer, "data", checked->data);
-        json_object_set_new(answer, "steps", json_integer(checked->steps));
-    }
-    call_json(call, 200, answer, NULL);
-}
-
-void jobs_validate(struct call *call)
-{
-    int64_t programs, inputs;
-    struct err err = {0};
-    if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
-        call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
-        call_fail(call, &err);
-    else if (check_planner(call) == 0)
-        check_spec(call->app->submits, &call->principal, call->body,
-                   inputs     ? CHECK_INPUTS
-                   : programs ? CHECK_PROGRAM
-                              : CHECK_PLAN,
-                   answer_checked, call);
+    json_decref(more);
+    if (err->code == ERR_INVALID && !call->errors && (call->errors = json_array()))
+        spec_errors(call->body, call->errors);
+    call_refuse(call, err);
 }

@@ -27,6 +27,7 @@ struct cluster_feed;
 struct job_fetches;
 struct plans;
 struct submits;
+struct waits;
 struct sweep;
 struct wrong;
 struct route;
@@ -64,6 +65,7 @@ struct app {
     struct followers *followers;
     struct cluster_feed *feed;
     struct submits *submits;
+    struct waits *waits;
     struct plans *plans;
     struct job_fetches *job_fetches;
     struct sweep *sweep;

@@ -1,4 +1,5 @@
 /* Decodes a request's parameters and encodes its answer. */
+#include "api/request/wait.h"
 #include "api/request/route.h"
 
 #include "api/request/blob_dir.h"
@@ -472,4 +473,17 @@ void call_answer_changed(void *arg, const struct err *err, json_t *doc)
         call_json(call, 200, json_incref(doc), NULL);
     else
         call_empty(call, 204);
+}
+
+static void handle(void *arg)
+{
+    struct call *call = arg;
+    call->route->handle(call);
+}
+
+void call_handle(struct call *call)
+{
+    struct err err;
+    if (wait_run(call->app, handle, call, &err) < 0)
+        call_fail(call, &err);
 }

@@ -9,8 +9,9 @@
 #include <jansson.h>
 
 #include "api/request/app.h"
+#include "common/digest.h"
 #include "model/job/spec.h"
-#include "store/models.h"
+#include "model/rows/rows.h"
 
 struct dataset_want {
     /* the asker, who must be allowed to use the uploaded file or the data set made of it */
@@ -21,17 +22,20 @@ struct dataset_want {
     const struct job_spec *spec; /* its data.format, learn, sequence_tokens, chat_template and day are used */
 };
 
-/* Called with the data set, borrowed for the call; NULL when there is an err. Errors of the data itself are
- * ERR_INVALID and the like ("data.train: line 17: …"), also when the file was not uploaded. */
-typedef void dataset_done_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
+struct dataset {
+    char key[DIGEST_HEX_SIZE];
+    json_t *stats;          /* owned */
+    struct row_size *sizes; /* [rows], owned */
+    uint32_t rows;
+};
+void dataset_fini(struct dataset *dataset);
 
-/* Creates the table of encodings. 'app' is borrowed until destroy. Destroy it when neither the pool nor the
- * store can call back any more. */
-int datasets_create(struct app *app, struct datasets **datasets, struct err *err);
+/* Creates the table of encodings. */
+int datasets_create(struct datasets **datasets, struct err *err);
 void datasets_destroy(struct datasets *datasets);
-/* Gets a data set, and encodes it if needed. Arguments are borrowed for the call. The callback is called
- * exactly once and never before the function returns; it is not called after -1 was returned. */
-int dataset_get(struct datasets *datasets, const struct dataset_want *want, dataset_done_fn *done, void *arg,
-                struct err *err);
+/* Gets a data set, and encodes it if needed; waits (api/request/wait.h). The arguments are borrowed until it
+ * returns. Errors of the data itself are ERR_INVALID and the like ("data.train: line 17: …"), also when the
+ * file was not uploaded. */
+int dataset_get(struct app *app, const struct dataset_want *want, struct dataset *dataset, struct err *err);
 
 #endif

@@ -87,11 +87,9 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
 
 static json_t *text_question(const char *what, const struct parsed_text *text)
 {
-    return json_pack("{s:s, s:i, s:i, s:I, s:s*, s:o*}", "do", what, "format", (int)text->format, "learn",
+    return json_pack("{s:s, s:i, s:i, s:I, s:s*, s:O*}", "do", what, "format", (int)text->format, "learn",
                      (int)text->learn, "sequence_tokens", (json_int_t)text->sequence_tokens, "day", text->day,
-                     "chat",
-                     /* copied, since reference counts are not atomic */
-                     text->chat ? json_deep_copy(text->chat) : NULL);
+                     "chat", (json_t *)(uintptr_t)text->chat);
 }
 
 struct rows_taken {

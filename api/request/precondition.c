@@ -41,6 +41,6 @@ void precondition_begin(struct call *call, const struct route *get)
         call->guarded = call->route;
         call->route = get;
         call->keep_answer = take_state;
-        get->handle(call);
+        call_handle(call);
     }
 }

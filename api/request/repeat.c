@@ -160,7 +160,7 @@ static void claimed(void *arg, const struct err *err, json_t *doc)
         call_fail(call, err);
     } else if (json_is_true(json_object_get(doc, "claimed"))) {
         call->keep_answer = keep_answer;
-        call->route->handle(call);
+        call_handle(call);
     } else {
         answer_again(call, doc);
     }
@@ -172,13 +172,13 @@ void repeat_begin(struct call *call)
     struct err err = {0};
     struct store_answer_key of;
     if (has_own_way(call->route)) {
-        call->route->handle(call);
+        call_handle(call);
         return;
     }
     if (call_key(call, &key) < 0)
         return;
     if (!key)
-        call->route->handle(call);
+        call_handle(call);
     else if (key_fill(call, key, &of, &err) < 0 ||
              store_answer_claim(call->app->store, &of, claimed, call, &err) < 0)
         call_fail(call, &err);

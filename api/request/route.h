@@ -22,8 +22,11 @@ struct route {
     /* names of the known query parameters, separated by spaces; "": there are none; NULL: the query is not
      * looked at */
     const char *query;
-    void (*handle)(struct call *call);
+    void (*handle)(struct call *call); /* may wait (api/request/wait.h) */
 };
+
+/* Carries the request out: calls the handler of its route, on a stack of its own. */
+void call_handle(struct call *call);
 
 /* Returns the hooks for httpd_server_create; 'app' must outlive the server. */
 struct httpd_hooks route_hooks(struct app *app);

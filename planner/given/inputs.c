@@ -267,14 +267,11 @@ static json_t *links_of(const struct cluster *cluster)
 /* Replaces the document's profiles by those of the cluster file. */
 static int profiles_take(json_t *document, const json_t *cluster_file)
 {
-    json_t *profiles = json_object_get(document, "profiles");
+    json_t *had = json_object_get(document, "profiles"); /* other documents may have it, too */
+    json_t *profiles = had ? json_copy(had) : json_array();
     size_t n, d;
     const json_t *node, *device;
-    int bad = 0;
-    if (!profiles) {
-        profiles = json_array();
-        bad |= json_object_set_new(document, "profiles", profiles);
-    }
+    int bad = json_object_set_new(document, "profiles", profiles);
     json_array_foreach (json_object_get(cluster_file, "nodes"), n, node) {
         json_array_foreach (json_object_get(node, "devices"), d, device) {
             json_t *profile = json_copy(json_object_get(device, "profile"));
