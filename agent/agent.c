@@ -485,13 +485,22 @@ static int identity_make(struct agent *agent, struct err *err)
         return err_set(err, ERR_CONFLICT, "this home joined as node \"%s\", its configuration says \"%s\"",
                        agent->identity.node, agent->config.name);
     }
-    if (options->api) /* the server's address may have changed */
-        snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", options->api);
+    /* Where the server's address has changed, its Redis may have moved, too. */
+    const bool moved = options->api && strcmp(options->api, agent->identity.api) != 0;
     struct err why = {0};
-    if (enrolled == 1 && agent_server_ask(&agent->identity, NULL, &why) < 0 && why.code == ERR_RELEASE) {
+    if (options->api)
+        snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", options->api);
+    if (enrolled == 1 && moved && agent_renew(&agent->identity, &why) == 0)
+        log_event(LOG_LEVEL_INFO, "server_moved", "api=%s redis=%s", agent->identity.api,
+                  agent->identity.redis);
+    else if (enrolled == 1 && !moved)
+        agent_server_ask(&agent->identity, NULL, &why);
+    if (why.code == ERR_RELEASE) {
         *err = why; /* any other fault of the api's passes: jobs here go on without it */
         return -1;
     }
+    if (why.code != ERR_NONE)
+        log_event(LOG_LEVEL_WARN, "api_not_asked", "why=\"%s\"", why.text);
     return agent->identity.redis[0] != '\0'
                ? 0
                : err_set(err, ERR_INVALID, "the cluster told no Redis to work with");

@@ -23,7 +23,9 @@ static int paths_make(const char *home, struct agent_identity *identity, struct 
     return file_path(identity->ca_file, sizeof(identity->ca_file), err, "%s/tls/ca.crt", home) < 0 ||
                    file_path(identity->cert_file, sizeof(identity->cert_file), err, "%s/tls/node.crt", home) <
                        0 ||
-                   file_path(identity->key_file, sizeof(identity->key_file), err, "%s/tls/node.key", home) < 0
+                   file_path(identity->key_file, sizeof(identity->key_file), err, "%s/tls/node.key", home) <
+                       0 ||
+                   file_path(identity->file, sizeof(identity->file), err, "%s/agent.json", home) < 0
                ? -1
                : 0;
 }
@@ -121,6 +123,14 @@ static int answer_check(const char *ca, const char *cert, const struct buf *key,
     return tls_certificate_check(cert, ca, buf_str(key), err) < 0 ? err_wrap(err, "the server's answer") : 0;
 }
 
+static int identity_save(const struct agent_identity *identity, struct err *err)
+{
+    json_t *kept = doc_write(&identity_doc, identity, err);
+    int result = document_save(identity->file, kept, false, 0600, err);
+    json_decref(kept);
+    return result;
+}
+
 static int answer_keep(const char *home, const json_t *answer, const uint8_t pin[TLS_FINGERPRINT_SIZE],
                        const struct buf *key, struct agent_identity *identity, struct err *err)
 {
@@ -133,19 +143,14 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     if (doc_fields(&joined_doc, &reader, identity) < 0 || jr_finish_loose(&reader) < 0)
         return err_wrap(err, "the server's answer");
     char folder[1024];
-    char path[1024];
     if (answer_check(ca, cert, key, pin, err) < 0 ||
-        file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 ||
-        file_path(path, sizeof(path), err, "%s/agent.json", home) < 0 || file_mkdirs(folder, 0700, err) < 0 ||
+        file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 || file_mkdirs(folder, 0700, err) < 0 ||
         file_write_atomic(identity->ca_file, ca, strlen(ca), 0644, err) < 0 ||
         file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0 ||
         file_write_atomic(identity->key_file, key->data, key->size, 0600, err) < 0) {
         return -1;
     }
-    json_t *kept = doc_write(&identity_doc, identity, err);
-    int result = document_save(path, kept, false, 0600, err);
-    json_decref(kept);
-    return result < 0 ? -1 : certificate_load(identity, err);
+    return identity_save(identity, err) < 0 ? -1 : certificate_load(identity, err);
 }
 
 /* Loads the key that an earlier enrolment stored, if any. */
@@ -220,6 +225,18 @@ out:
     return result;
 }
 
+/* Reads where Redis is; NULL is an api that does not say. */
+static int place_read(const json_t *place, const char **address, bool *tls, struct err *err)
+{
+    struct json_reader reader;
+    if (!place)
+        return 0;
+    jr_init(&reader, place, "redis", err);
+    jr_str(&reader, "address", JR_REQUIRED, 1, sizeof(((struct agent_identity *)0)->redis) - 1, address);
+    jr_bool(&reader, "tls", JR_OPTIONAL, tls);
+    return jr_finish_loose(&reader);
+}
+
 /* Checks that a new certificate is the cluster's, for this node and key, before it replaces the present one.
  */
 static int renewal_keep(struct agent_identity *identity, const struct buf *key, const json_t *answer,
@@ -229,9 +246,13 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     struct json_reader reader;
     struct agent_certificate made = {.fresh = true};
     char ours[TLS_IDENTITY_SIZE];
+    const json_t *place = NULL;
+    const char *redis = NULL;
+    bool tls = false;
     jr_init(&reader, answer, "", err);
     jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);
-    if (jr_finish_loose(&reader) < 0 ||
+    jr_object(&reader, "redis", JR_OPTIONAL, &place);
+    if (jr_finish_loose(&reader) < 0 || place_read(place, &redis, &tls, err) < 0 ||
         tls_certificate_read(cert, made.identity, &made.issued_s, &made.ends_s, err) < 0) {
         return err_wrap(err, "the server's answer");
     }
@@ -249,7 +270,11 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0)
         return -1;
     identity->certificate = made;
-    return 0;
+    if (!redis)
+        return 0;
+    snprintf(identity->redis, sizeof(identity->redis), "%s", redis);
+    identity->redis_tls = tls;
+    return identity_save(identity, err);
 }
 
 static struct http *server_open(const struct agent_identity *identity, uint32_t connect_ms, struct err *err)

@@ -32,6 +32,7 @@ struct agent_identity {
     char password[256]; /* password for Redis; "" means none */
     bool has_redis, redis_tls;
     uint8_t seal_key[SEAL_KEY_SIZE]; /* key that seals messages from and to the scheduler */
+    char file[640];                  /* agent.json */
     char ca_file[640], cert_file[640], key_file[640];
     struct agent_certificate certificate;
 };
@@ -48,9 +49,10 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
 int agent_enrol(const char *home, const char *api, const char *join, const char *node, const char *address,
                 unsigned wait_ms, struct agent_identity *identity, struct err *err);
 
-/* Gets a new certificate from the api of 'identity' and stores it in its file and in 'identity'. Blocks for
- * at most 10 s. ERR_AUTH: the api does not know this node, or no longer; ERR_DENIED: the api knows another
- * key for it, or the certificate has expired. */
+/* Gets a new certificate from the api of 'identity' and stores it in its file and in 'identity', with the
+ * place of Redis, where the api says another than was known. Blocks for at most 10 s. ERR_AUTH: the api does
+ * not know this node, or no longer; ERR_DENIED: the api knows another key for it, or the certificate has
+ * expired. */
 int agent_renew(struct agent_identity *identity, struct err *err);
 
 /* Asks the api who this node is, for at most 3 s. *server_s (may be NULL) becomes the server's time, in

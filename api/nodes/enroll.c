@@ -72,12 +72,22 @@ static void renewal_refuse(struct enrolment *e, const struct err *err)
     enrolment_fail(e, &mine);
 }
 
+/* Where Redis is, which may have moved since the node was enrolled. Its user and password stay as they were.
+ */
+static json_t *redis_place(const struct api_config *config)
+{
+    return config->has_redis
+               ? json_pack("{s:s, s:b}", "address", config->redis.address, "tls", (int)config->redis.tls)
+               : json_null();
+}
+
 static void renewal_answer(struct enrolment *e)
 {
     struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
     call_json(e->call, 200,
-              json_pack("{s:s, s:s, s:s, s:I}", "node", e->node, "certificate", buf_str(&e->certificate),
-                        "ca", buf_str(&e->ca), "generation", (json_int_t)e->generation),
+              json_pack("{s:s, s:s, s:s, s:I, s:o}", "node", e->node, "certificate", buf_str(&e->certificate),
+                        "ca", buf_str(&e->ca), "generation", (json_int_t)e->generation, "redis",
+                        redis_place(e->call->app->config)),
               fields);
     enrolment_free(e);
 }

@@ -1217,11 +1217,19 @@ class EnrollAnswer(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RenewCertificateAnswerRedis(Answered):
+    """where it is now; user and password stay as they were"""
+    address: str | None = None
+    tls: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RenewCertificateAnswer(Answered):
     node: str
     certificate: str
     ca: str
     generation: int
+    redis: RenewCertificateAnswerRedis | None = None  # where it is now; user and password stay as they were
 
 
 @dataclass(frozen=True, kw_only=True)
