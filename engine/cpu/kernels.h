@@ -104,6 +104,23 @@ struct score_row {
     float scale, cap;
 };
 
+/* One token of a strip of n channels, for the short convolution. */
+struct conv_token {
+    uint32_t taps;
+    size_t n;
+    const float *x[8]; /* [taps]: the token's values, then those of the tokens before it */
+    const float *w;    /* [taps, n], in the order of x */
+};
+
+/* One token of one head, for the gated delta rule. In backward, dout and change (beta * error) have `ld`
+ * values, with zeros from `values` on. */
+struct delta_token {
+    size_t keys, values,
+        ld; /* ld: the row distance of states, a multiple of 64; what is behind `values` is 0 */
+    const float *q, *k, *v, *dout, *change;
+    float gamma, beta;
+};
+
 struct kernels {
     const char *isa;
     uint32_t width; /* floats in a vector */
@@ -175,6 +192,22 @@ struct kernels {
      * y under the cap; other elements become 0; both are then rounded to `as` */
     void (*softmax_tile_backward)(enum value_kind as, const struct score_row *row, float *dp, float lse,
                                   float delta);
+    /* y[n] = x * f(z), with f silu or sigmoid; its gradients, where dx may be dy */
+    void (*gate)(bool silu, const float *x, const float *z, float *y, size_t n);
+    void (*gate_backward)(bool silu, const float *x, const float *z, const float *dy, float *dx, float *dz,
+                          size_t n);
+    /* y[n] = silu(sum over the taps of w * x) */
+    void (*conv)(const struct conv_token *t, float *y);
+    /* dx[0] is set, dx[1] … and dw[taps, n] (unless NULL) are increased; entries of dx may be the same memory
+     * if nobody reads it */
+    void (*conv_backward)(const struct conv_token *t, const float *dy, float *const dx[], double *dw);
+    /* error = v - gamma S^T k; S = gamma S + beta k error^T; out = S^T q, for the state S[keys, ld] */
+    void (*delta)(const struct delta_token *t, float *state, float *error, float *out);
+    /* The token's part of dS, the gradient of S behind it: dv[ld] = beta (dS + q dout^T)^T k; written[keys] =
+     * dS change; dS = gamma (dS + q dout^T - k dv^T) */
+    void (*delta_reverse)(const struct delta_token *t, float *dstate, float *dv, float *written);
+    /* S = gamma S; dq[keys] = S dout; dk[keys] = -S dv; S = S + k change^T */
+    void (*delta_reread)(const struct delta_token *t, float *state, const float *dv, float *dq, float *dk);
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

@@ -703,6 +703,7 @@ static void scale(const float *x, float factor, float *y, size_t n)
 #include "engine/cpu/kernels_gemm.h"
 #include "engine/cpu/kernels_rounded.h"
 #include "engine/cpu/kernels_softmax.h"
+#include "engine/cpu/kernels_delta.h"
 
 const struct kernels KERNELS = {
     .isa = KERNELS_ISA,
@@ -739,6 +740,13 @@ const struct kernels KERNELS = {
     .softmax_tile = softmax_tile,
     .softmax_tile_rounded = softmax_tile_rounded,
     .softmax_tile_backward = softmax_tile_backward,
+    .gate = gate,
+    .gate_backward = gate_backward,
+    .conv = conv,
+    .conv_backward = conv_backward,
+    .delta = delta,
+    .delta_reverse = delta_reverse,
+    .delta_reread = delta_reread,
 };
 
 #endif

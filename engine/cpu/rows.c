@@ -22,7 +22,9 @@ void cpu_copy(struct cpu_runner *runner, const struct op *op)
     float *y = operand_at(&op->copy.y);
     (void)runner;
     for (size_t i = 0; i < op->copy.rows; i++)
-        memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof(*y));
+        for (size_t v = 0; v < op->copy.vectors; v++)
+            memmove(y + i * op->copy.ldy + v * op->copy.vy, x + i * op->copy.ldx + v * op->copy.vx,
+                    op->copy.width * sizeof(*y));
 }
 
 static void add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
@@ -79,11 +81,19 @@ void cpu_column_sum(struct cpu_runner *runner, const struct op *op)
               column_sum_part);
 }
 
+/* Stands for the weight of a norm without one. */
+static const float no_weight[NORM_ALONE_MAX];
+
+static const float *weight_of(const struct operand *weight)
+{
+    return weight->buffer ? operand_at(weight) : no_weight;
+}
+
 /* Norms one vector; the result goes to y from value `at` on. */
 static void rmsnorm_vector(const struct kernels *kernels, const struct op_rmsnorm *op, const float *x,
                            uint64_t at)
 {
-    const float *weight = operand_at(&op->weight);
+    const float *weight = weight_of(&op->weight);
     float r = kernels->inverse_rms(x, op->width, op->eps), y[STRETCH];
     if (op->y.dtype == DTYPE_F32) {
         kernels->rmsnorm(x, weight, (float *)operand_at(&op->y) + at, op->width, r, op->offset);
@@ -116,7 +126,7 @@ void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op)
 static void rmsnorm_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
-    const float *weight = operand_at(&op->weight);
+    const float *weight = weight_of(&op->weight);
     float *inverse = job->extra, *all = operand_at(&op->dx);
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;

@@ -1,5 +1,6 @@
 /* The table of functions that run each op on the CPU, and the sizes that they support. */
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/delta.h"
 #include "engine/cpu/experts.h"
 #include "engine/cpu/flat.h"
 #include "engine/cpu/product.h"
@@ -34,6 +35,12 @@ static void (*const functions[OP_KINDS])(struct cpu_runner *runner, const struct
     [OP_UNPACK] = cpu_unpack,
     [OP_EMBED_NOISE] = cpu_embed_noise,
     [OP_SOFTCAP] = cpu_softcap,
+    [OP_GATE] = cpu_gate,
+    [OP_GATE_BACKWARD] = cpu_gate_backward,
+    [OP_CONV] = cpu_conv,
+    [OP_CONV_BACKWARD] = cpu_conv_backward,
+    [OP_DELTA] = cpu_delta,
+    [OP_DELTA_BACKWARD] = cpu_delta_backward,
 };
 
 /* Ops that read indices from their operands, and so can fail. */
@@ -102,6 +109,14 @@ static bool sizes_fit(const struct op *op)
         return op->embed_noise.width <= EMBED_NOISE_WIDTH_MAX;
     case OP_SOFTCAP:
         return op->softcap.cap > 0.0f;
+    case OP_RMSNORM:
+        return op->rmsnorm.weight.buffer || op->rmsnorm.width <= NORM_ALONE_MAX;
+    case OP_RMSNORM_BACKWARD:
+        return op->rmsnorm_backward.weight.buffer || op->rmsnorm_backward.width <= NORM_ALONE_MAX;
+    case OP_DELTA:
+        return op_delta_fits(&op->delta);
+    case OP_DELTA_BACKWARD:
+        return op_delta_fits(&op->delta_backward.forward);
     default:
         return cpu_experts_fit(op);
     }

@@ -40,6 +40,12 @@ static const char *const op_names[OP_KINDS] = {
     [OP_ROUTER_LOSS] = "router_loss",
     [OP_COMBINE] = "combine",
     [OP_COMBINE_BACKWARD] = "combine_backward",
+    [OP_GATE] = "gate",
+    [OP_GATE_BACKWARD] = "gate_backward",
+    [OP_CONV] = "conv",
+    [OP_CONV_BACKWARD] = "conv_backward",
+    [OP_DELTA] = "delta",
+    [OP_DELTA_BACKWARD] = "delta_backward",
 };
 
 const char *op_name(enum op_kind kind)
@@ -216,14 +222,16 @@ static void norm_operands(const struct op *op, struct uses *uses)
         const struct op_rmsnorm *o = &op->rmsnorm;
         uint64_t width = (uint64_t)o->vectors * o->width;
         use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
-        use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
+        if (o->weight.buffer)
+            use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
         use_as(uses, AS_FLOATS, "y", o->y, OPERAND_WRITE, o->rows, width, o->ldy);
         return;
     }
     const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
     uint64_t width = (uint64_t)o->vectors * o->width;
     use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
-    use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
+    if (o->weight.buffer)
+        use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
     use(uses, "dy", o->dy, OPERAND_READ, o->rows, width, o->lddy);
     use_optional(uses, "dx", o->dx, o->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, o->rows, width, o->lddx);
     if (o->dweight.buffer)
@@ -337,14 +345,25 @@ static void two_operands(struct uses *uses, struct operand x, uint64_t ldx, stru
     use(uses, "y", y, access, rows, width, ldy);
 }
 
+/* Returns the values from the first to the last of `vectors` vectors that begin `apart` values apart. */
+static uint64_t vectors_span(uint32_t vectors, uint32_t width, uint32_t apart)
+{
+    return vectors == 0 ? 0 : (uint64_t)(vectors - 1) * apart + width;
+}
+
 /* Operands of ops that are too small for a function of their own. */
 static void small_operands(const struct op *op, struct uses *uses)
 {
     switch (op->kind) {
-    case OP_COPY:
-        two_operands(uses, op->copy.x, op->copy.ldx, op->copy.y, op->copy.ldy, OPERAND_WRITE, op->copy.rows,
-                     op->copy.width);
+    case OP_COPY: {
+        const struct op_copy *o = &op->copy;
+        bool whole = o->vectors == 1 || o->vy == o->width;
+        use(uses, "x", o->x, OPERAND_READ, o->rows, vectors_span(o->vectors, o->width, o->vx), o->ldx);
+        /* what lies between several vectors is not written */
+        use(uses, "y", o->y, whole ? OPERAND_WRITE : OPERAND_UPDATE, o->rows,
+            vectors_span(o->vectors, o->width, o->vy), o->ldy);
         break;
+    }
     case OP_ADD:
         two_operands(uses, op->add.x, op->add.ldx, op->add.y, op->add.ldy, OPERAND_UPDATE, op->add.rows,
                      op->add.width);
@@ -493,6 +512,97 @@ static void combine_operands(const struct op *op, struct uses *uses)
     use(uses, "dweight", o->dweight, OPERAND_WRITE, o->tokens, o->active, o->active);
 }
 
+static void gate_operands(const struct op *any, struct uses *uses)
+{
+    bool backward = any->kind == OP_GATE_BACKWARD;
+    const struct op_gate *op = backward ? &any->gate_backward.forward : &any->gate;
+    uint64_t width = (uint64_t)op->vectors * op->width, span = vectors_span(op->vectors, op->width, op->vz);
+    use(uses, "x", op->x, OPERAND_READ, op->rows, width, width);
+    use(uses, "z", op->z, OPERAND_READ, op->rows, span, op->ldz);
+    if (!backward) {
+        use(uses, "y", op->y, OPERAND_WRITE, op->rows, width, width);
+        return;
+    }
+    use(uses, "dy", any->gate_backward.dy, OPERAND_READ, op->rows, width, width);
+    use(uses, "dx", any->gate_backward.dx, OPERAND_WRITE, op->rows, width, width);
+    use(uses, "dz", any->gate_backward.dz, op->vz == op->width ? OPERAND_WRITE : OPERAND_UPDATE, op->rows,
+        span, op->ldz);
+}
+
+static void conv_use(struct uses *uses, const struct op_conv *op)
+{
+    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->ldx);
+    use_flat(uses, AS_F32, "weight", op->weight, OPERAND_READ, (uint64_t)op->width * CONV_TAPS);
+    use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
+}
+
+static void conv_operands(const struct op *any, struct uses *uses)
+{
+    const struct op_conv *op = &any->conv;
+    conv_use(uses, op);
+    use_optional(uses, "past", op->past, OPERAND_WRITE, CONV_TAPS - 1, op->width, op->width);
+    use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->ldy);
+}
+
+static void conv_backward_operands(const struct op *any, struct uses *uses)
+{
+    const struct op_conv_backward *op = &any->conv_backward;
+    conv_use(uses, &op->forward);
+    use(uses, "dy", op->dy, OPERAND_READ, op->forward.tokens, op->forward.width, op->forward.ldy);
+    use(uses, "dx", op->dx, OPERAND_WRITE, op->forward.tokens, op->forward.width, op->lddx);
+    if (op->dweight.buffer)
+        use_flat(uses, AS_F32, "dweight", op->dweight, OPERAND_UPDATE,
+                 (uint64_t)op->forward.width * CONV_TAPS);
+}
+
+bool op_delta_fits(const struct op_delta *op)
+{
+    return op->key_heads > 0 && op->heads % op->key_heads == 0 && op->key_dim > 0 && op->value_dim > 0 &&
+           op->key_dim <= DELTA_DIM_MAX && op->value_dim <= DELTA_DIM_MAX;
+}
+
+static void delta_use(struct uses *uses, const struct op_delta *op, enum operand_access error)
+{
+    uint64_t keys = (uint64_t)op->key_heads * op->key_dim, values = (uint64_t)op->heads * op->value_dim;
+    use(uses, "q", op->q, OPERAND_READ, op->tokens, keys, op->ld);
+    use(uses, "k", op->k, OPERAND_READ, op->tokens, keys, op->ld);
+    use(uses, "v", op->v, OPERAND_READ, op->tokens, values, op->ld);
+    use(uses, "a", op->a, OPERAND_READ, op->tokens, op->heads, op->ldg);
+    use(uses, "b", op->b, OPERAND_READ, op->tokens, op->heads, op->ldg);
+    use_flat(uses, AS_F32, "decay", op->decay, OPERAND_READ, op->heads);
+    use_flat(uses, AS_F32, "dt_bias", op->dt_bias, OPERAND_READ, op->heads);
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
+    use(uses, "error", op->error, error, op->tokens, values, values);
+}
+
+static void delta_operands(const struct op *any, struct uses *uses)
+{
+    const struct op_delta *op = &any->delta;
+    uint64_t values = (uint64_t)op->heads * op->value_dim;
+    delta_use(uses, op, OPERAND_WRITE);
+    use_optional(uses, "state", op->state, op->begin == 0 ? OPERAND_WRITE : OPERAND_UPDATE, op->key_dim,
+                 values, values);
+    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, values, values);
+}
+
+static void delta_backward_operands(const struct op *any, struct uses *uses)
+{
+    const struct op_delta_backward *op = &any->delta_backward;
+    const struct op_delta *forward = &op->forward;
+    uint64_t keys = (uint64_t)forward->key_heads * forward->key_dim,
+             values = (uint64_t)forward->heads * forward->value_dim,
+             work = forward->heads * (2ull * forward->key_dim + (forward->key_dim + 31) / 32);
+    delta_use(uses, forward, OPERAND_READ);
+    use(uses, "dout", op->dout, OPERAND_READ, forward->tokens, values, values);
+    use(uses, "work", op->work, OPERAND_WRITE, forward->tokens, work, work);
+    use(uses, "dq", op->dq, OPERAND_WRITE, forward->tokens, keys, op->ldd);
+    use(uses, "dk", op->dk, OPERAND_WRITE, forward->tokens, keys, op->ldd);
+    use(uses, "dv", op->dv, OPERAND_WRITE, forward->tokens, values, op->ldd);
+    use(uses, "da", op->da, OPERAND_WRITE, forward->tokens, forward->heads, forward->ldg);
+    use(uses, "db", op->db, OPERAND_WRITE, forward->tokens, forward->heads, forward->ldg);
+    use(uses, "rates", op->rates, OPERAND_WRITE, forward->tokens, forward->heads, forward->heads);
+}
+
 static uint32_t default_to(uint32_t value, uint32_t otherwise)
 {
     return value == 0 ? otherwise : value;
@@ -514,6 +624,11 @@ void op_complete(struct op *op)
         o->lddx = default_to(o->lddx, o->vectors * o->width);
         break;
     }
+    case OP_COPY:
+        op->copy.vectors = default_to(op->copy.vectors, 1);
+        op->copy.vx = default_to(op->copy.vx, op->copy.width);
+        op->copy.vy = default_to(op->copy.vy, op->copy.width);
+        break;
     case OP_ROPE:
         op->rope.rotary_dim = default_to(op->rope.rotary_dim, op->rope.head_dim);
         break;
@@ -568,6 +683,12 @@ static void (*const operands_of[OP_KINDS])(const struct op *op, struct uses *use
     [OP_COMBINE] = combine_operands,
     [OP_COMBINE_BACKWARD] = combine_operands,
     [OP_UNPACK] = unpack_operands,
+    [OP_GATE] = gate_operands,
+    [OP_GATE_BACKWARD] = gate_operands,
+    [OP_CONV] = conv_operands,
+    [OP_CONV_BACKWARD] = conv_backward_operands,
+    [OP_DELTA] = delta_operands,
+    [OP_DELTA_BACKWARD] = delta_backward_operands,
 };
 
 uint32_t op_operands(const struct op *op, struct operand_use *list)
@@ -576,6 +697,12 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
     if ((unsigned)op->kind < OP_KINDS)
         operands_of[op->kind](op, &uses);
     return uses.count;
+}
+
+/* Values of the states of all tokens and heads. */
+static double delta_values(const struct op_delta *op)
+{
+    return (double)op->tokens * op->heads * op->key_dim * op->value_dim;
 }
 
 double op_flops(const struct op *op, double counted)
@@ -591,6 +718,10 @@ double op_flops(const struct op *op, double counted)
         return 4.0 * op->attention.heads * op->attention.head_dim * counted;
     case OP_ATTENTION_BACKWARD:
         return 10.0 * backward->heads * backward->head_dim * counted;
+    case OP_DELTA:
+        return 7 * delta_values(&op->delta);
+    case OP_DELTA_BACKWARD:
+        return 22 * delta_values(&op->delta_backward.forward);
     default:
         return 0;
     }

@@ -59,6 +59,12 @@ enum op_kind {
     OP_ROUTER_LOSS,
     OP_COMBINE,
     OP_COMBINE_BACKWARD,
+    OP_GATE,
+    OP_GATE_BACKWARD,
+    OP_CONV,
+    OP_CONV_BACKWARD,
+    OP_DELTA,
+    OP_DELTA_BACKWARD,
     OP_KINDS
 };
 
@@ -84,9 +90,11 @@ struct op_gemm {
     enum dtype compute;
 };
 
-/* y[rows,width] = x. f32. */
+/* y[rows,width] = x. f32. A row may hold several vectors of `width` values, which begin vx values apart in x
+ * and vy in y. */
 struct op_copy {
     uint32_t rows, width, ldx, ldy;
+    uint32_t vectors, vx, vy; /* vectors: 0 stands for 1; vx, vy: 0 stand for width */
     struct operand x, y;
 };
 
@@ -121,8 +129,10 @@ struct op_embed_noise {
 
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight), for each vector (Zhang and Sennrich 2019, eq. 4; Gemma
  * uses offset 1). A row holds `vectors` consecutive vectors of `width` values, and all vectors share one
- * weight[width]: 1 vector is the usual norm, one vector per head is the norm of each head. y may be the same
- * operand as x. f32; y may also be bf16 or f16 if it is not x. */
+ * weight[width]: 1 vector is the usual norm, one vector per head is the norm of each head. Without a weight,
+ * 0 stands for its values, and width is at most NORM_ALONE_MAX. y may be the same operand as x. f32; y may
+ * also be bf16 or f16 if it is not x. */
+enum { NORM_ALONE_MAX = 1024 };
 struct op_rmsnorm {
     uint32_t rows, width;
     uint32_t vectors;  /* 0 stands for 1 */
@@ -421,6 +431,75 @@ struct op_combine_backward {
     struct operand x, place, weight, dy, dweight;
 };
 
+/* The function of a gate: silu(z) = z * sigmoid(z), or sigmoid(z) = 1 / (1 + e^-z). */
+enum gate_kind { GATE_SILU, GATE_SIGMOID };
+
+/* y[rows, vectors * width] = x * f(z), for vectors of `width` values. The vectors of z begin vz values apart,
+ * in rows of distance ldz. f32. */
+struct op_gate {
+    uint32_t rows, vectors, width, ldz, vz;
+    enum gate_kind kind;
+    struct operand x, z, y;
+};
+
+/* dx = dy * f(z), and dz = dy * x * f'(z), which lies as z does. dx may be dy. f32. */
+struct op_gate_backward {
+    struct op_gate forward; /* y is not used */
+    struct operand dy, dx, dz;
+};
+
+/* Causal convolution of each channel within each row, then silu: y[t,c] = silu(sum over j < CONV_TAPS of
+ * weight[c, CONV_TAPS - 1 - j] * x[t - j, c]), where x before a row's first token is 0. positions[t] counts
+ * t's predecessors in its row. With `past` [CONV_TAPS - 1, width] the tokens are the next ones of one row, of
+ * which past holds the last ones before them; it is then replaced by the last ones of all. f32. */
+enum { CONV_TAPS = 4 };
+struct op_conv {
+    uint32_t tokens, width, ldx, ldy;
+    struct operand x, weight /* [width, CONV_TAPS] */, positions /* u32 [tokens] */, past, y;
+};
+
+/* dx from dy. dweight, if present, is increased by the gradient of the weight, summed in the order of tokens
+ * in f64 and rounded once. f32. */
+struct op_conv_backward {
+    struct op_conv forward; /* without past; y is not used, ldy is the row distance of dy */
+    uint32_t lddx;
+    struct operand dy, dx, dweight;
+};
+
+/* The gated delta rule within each row (Yang et al. 2024, Gated Delta Networks, eq. 10). A head of v has a
+ * state S [key_dim, value_dim], 0 before the row's first token. For each token, with gamma = exp(-exp(decay)
+ * * softplus(a + dt_bias)) and beta = sigmoid(b):
+ *     S = gamma * S;  error = v - S^T k;  S = S + beta * k error^T;  out = S^T q
+ * Head h reads k and q of head h / (heads / key_heads). Shapes: q, k [tokens, key_heads * key_dim] and v
+ * [tokens, heads * value_dim], all three with row distance ld; a, b [tokens, heads] with row distance ldg;
+ * error and out [tokens, heads * value_dim]. With `state` [heads, key_dim, value_dim] the tokens are the next
+ * ones of one row, behind `begin` others; state holds S before them (unless begin is 0), and then S after
+ * them. key_dim and value_dim are at most DELTA_DIM_MAX. f32. */
+enum { DELTA_DIM_MAX = 128 };
+struct op_delta {
+    uint32_t rows, tokens, heads, key_heads, key_dim, value_dim, ld, ldg, begin;
+    struct operand q, k, v, a, b, decay /* [heads] */, dt_bias /* [heads] */, row_start /* u32 [rows + 1] */;
+    struct operand state, error, out;
+};
+
+/* Returns true if the heads and their sizes are within the op's limits. */
+bool op_delta_fits(const struct op_delta *op);
+
+/* The gradients of q, k, v, a and b, which lie as these do with row distances ldd (dq, dk, dv) and ldg (da,
+ * db), from dout. rates[tokens, heads] gets the gradient of `decay`, to be summed over tokens (that of
+ * dt_bias is the sum of da). work is memory for the op.
+ *
+ * dS, the gradient of the state, needs no stored states: dv follows from it alone; with `error` of forward
+ * the state's rows follow from k, and so do their products with dout and dv. The gradient of log gamma of
+ * token t is that of t + 1, plus what the token reads from earlier ones, minus what later ones read from it.
+ * f32. */
+struct op_delta_backward {
+    struct op_delta forward; /* without state; error is read, out is not used */
+    uint32_t ldd;
+    struct operand dout, work /* [tokens, heads * (2 * key_dim + ceil(key_dim / 32))] */;
+    struct operand dq, dk, dv, da, db, rates;
+};
+
 struct op {
     enum op_kind kind;
     union {
@@ -458,6 +537,12 @@ struct op {
         struct op_router_loss router_loss;
         struct op_combine combine;
         struct op_combine_backward combine_backward;
+        struct op_gate gate;
+        struct op_gate_backward gate_backward;
+        struct op_conv conv;
+        struct op_conv_backward conv_backward;
+        struct op_delta delta;
+        struct op_delta_backward delta_backward;
     };
 };
 
@@ -480,7 +565,7 @@ struct operand_use {
     uint32_t dtypes; /* dtypes that the op allows, as bits 1 << enum dtype; a device may support fewer */
     uint64_t rows, width, ld; /* in elements; the last row ends at width */
 };
-enum { OP_OPERANDS_MAX = 12 };
+enum { OP_OPERANDS_MAX = 18 };
 
 /* Replace the zeros that "stand for" a default by that default. op_submit does so before it calls the device.
  * Pure. */

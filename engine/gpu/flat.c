@@ -23,10 +23,15 @@ static int run_copy(struct gpu_call *call, const struct op *op)
                                   .rows = o->rows,
                                   .width = o->width,
                                   .ldx = o->ldx,
-                                  .ldy = o->ldy};
+                                  .ldy = o->ldy,
+                                  .vectors = o->vectors,
+                                  .vx = o->vx,
+                                  .vy = o->vy};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy);
-    return gpu_launch(call, KERNEL_copy_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args,
-                      sizeof(args));
+    if (o->vectors > 1)
+        args.wide = args.wide && gpu_fours(0, 4, o->vx) && gpu_fours(0, 4, o->vy);
+    return gpu_launch(call, KERNEL_copy_rows, gpu_row_blocks((uint64_t)o->rows * o->vectors, o->width, 4), 1,
+                      1, &args, sizeof(args));
 }
 
 static int run_bias(struct gpu_call *call, const struct op *op)

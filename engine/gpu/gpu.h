@@ -90,8 +90,8 @@ struct gpu_op {
     int (*run)(struct gpu_call *call, const struct op *op);
 };
 extern const struct gpu_op gpu_flat_ops[], gpu_rows_ops[], gpu_tables_ops[], gpu_random_ops[], gpu_loss_ops[],
-    gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[],
-    gpu_attention_ops[]; /* each array ends with an entry whose run is NULL */
+    gpu_optimizer_ops[], gpu_unpack_ops[], gpu_product_ops[], gpu_experts_ops[], gpu_attention_ops[],
+    gpu_delta_ops[]; /* each array ends with an entry whose run is NULL */
 
 /* op_supports for a GPU. Pure. */
 bool gpu_runs(const struct gpu *gpu, const struct op *op);

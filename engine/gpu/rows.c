@@ -19,7 +19,8 @@ static uint64_t vector_blocks(uint64_t vectors, bool by_block)
 static bool rmsnorm_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return (uint64_t)op->rmsnorm.rows * op->rmsnorm.vectors <= UINT32_MAX;
+    return (op->rmsnorm.weight.buffer || op->rmsnorm.width <= NORM_ALONE_MAX) &&
+           (uint64_t)op->rmsnorm.rows * op->rmsnorm.vectors <= UINT32_MAX;
 }
 
 static int run_rmsnorm(struct gpu_call *call, const struct op *op)
@@ -107,7 +108,8 @@ static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_b
 static bool rmsnorm_backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return op->rmsnorm_backward.vectors <= INVERSES_MAX &&
+    return (op->rmsnorm_backward.weight.buffer || op->rmsnorm_backward.width <= NORM_ALONE_MAX) &&
+           op->rmsnorm_backward.vectors <= INVERSES_MAX &&
            (uint64_t)op->rmsnorm_backward.rows * op->rmsnorm_backward.vectors <= UINT32_MAX;
 }
 

@@ -2,8 +2,8 @@
 #include "engine/gpu/gpu.h"
 
 static const struct gpu_op *const families[] = {
-    gpu_flat_ops,      gpu_rows_ops,   gpu_tables_ops,  gpu_random_ops,  gpu_loss_ops,
-    gpu_optimizer_ops, gpu_unpack_ops, gpu_product_ops, gpu_experts_ops, gpu_attention_ops};
+    gpu_flat_ops,   gpu_rows_ops,    gpu_tables_ops,  gpu_random_ops,    gpu_loss_ops, gpu_optimizer_ops,
+    gpu_unpack_ops, gpu_product_ops, gpu_experts_ops, gpu_attention_ops, gpu_delta_ops};
 
 static const struct gpu_op *op_find(enum op_kind kind)
 {

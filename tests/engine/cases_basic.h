@@ -76,8 +76,11 @@ static void copy_draw(struct trial *t)
     t->op.kind = OP_COPY;
     o->rows = draw_rows(t, 40);
     o->width = draw_rows(t, 50);
-    o->ldx = draw_ld(t, o->width);
-    o->ldy = draw_ld(t, o->width);
+    o->vectors = 1 + draw_below(t, 3);
+    o->vx = draw_ld(t, o->width);
+    o->vy = draw_ld(t, o->width);
+    o->ldx = draw_ld(t, o->vectors * o->vx);
+    o->ldy = draw_ld(t, o->vectors * o->vy);
     bind(t, &o->x);
     bind(t, &o->y);
 }
@@ -86,9 +89,10 @@ static void copy_want(struct trial *t)
 {
     const struct op_copy *o = &t->op.copy;
     double *x = values(t, "x"), *y = expected(t, "y");
-    for (size_t i = 0; i < o->rows; i++)
+    for (size_t i = 0; i < (size_t)o->rows * o->vectors; i++)
         for (size_t j = 0; j < o->width; j++)
-            y[i * o->ldy + j] = x[i * o->ldx + j];
+            y[i / o->vectors * o->ldy + i % o->vectors * o->vy + j] =
+                x[i / o->vectors * o->ldx + i % o->vectors * o->vx + j];
 }
 
 static void add_draw(struct trial *t)
@@ -186,7 +190,8 @@ static void rmsnorm_draw(struct trial *t)
         o->ldy = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
     }
     bind(t, &o->x);
-    bind(t, &o->weight);
+    if (o->offset == 0 || draw_below(t, 2))
+        bind(t, &o->weight);
     bind(t, &o->y);
 }
 
@@ -207,7 +212,7 @@ static void rmsnorm_want(struct trial *t)
             const double *x = values(t, "x") + i * o->ldx + v * o->width;
             double *y = to + i * o->ldy + v * o->width, inverse = inverse_norm(x, o->width, 1e-5);
             for (size_t j = 0; j < o->width; j++)
-                y[j] = x[j] * ((double)o->offset + w[j]) * inverse;
+                y[j] = x[j] * ((double)o->offset + (w ? w[j] : 0)) * inverse;
         }
 }
 
@@ -230,7 +235,8 @@ static void rmsnorm_backward_draw(struct trial *t)
         o->lddx = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
     }
     bind(t, &o->x);
-    bind(t, &o->weight);
+    if (which != 0 || o->offset == 0 || draw_below(t, 2))
+        bind(t, &o->weight);
     bind(t, &o->dy);
     if (which != 1)
         bind(t, &o->dx);
@@ -249,7 +255,7 @@ static double rmsnorm_loss(const struct trial *t)
             const double *dy = values(t, "dy") + i * o->lddy + v * o->width;
             double inverse = inverse_norm(x, o->width, 1e-5);
             for (size_t j = 0; j < o->width; j++)
-                loss += dy[j] * x[j] * ((double)o->offset + w[j]) * inverse;
+                loss += dy[j] * x[j] * ((double)o->offset + (w ? w[j] : 0)) * inverse;
         }
     return loss;
 }

@@ -22,7 +22,7 @@ struct candidate {
 #endif
 static const struct candidate candidates[] = {HARNESS_CANDIDATES};
 
-enum { CANDIDATES = sizeof(candidates) / sizeof(*candidates), PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
+enum { CANDIDATES = sizeof(candidates) / sizeof(*candidates), PAD_MAX = 7, SLOPES_MAX = 5, SAMPLES = 24 };
 
 enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
 

@@ -7,6 +7,7 @@
         .kind = "cuda", .group = 1, .partial = true                                                          \
     }
 #include "engine/cases_basic.h"
+#include "engine/cases_delta.h"
 #include "engine/cases_experts.h"
 #include "engine/cases_packed.h"
 #include "engine/cases_units.h"
@@ -275,6 +276,7 @@ static void ops_give_the_bits_of_the_emulated_device(void **state)
     for (size_t i = 0; i < sizeof(archs) / sizeof(*archs); i++) {
         const char *isa = strcmp(archs[i], "sm_80") == 0 ? "warp32" : "warp32,plain";
         cases_compare(archs[i], isa, basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), trials);
+        cases_compare(archs[i], isa, delta_cases, sizeof(delta_cases) / sizeof(*delta_cases), trials);
         cases_compare(archs[i], isa, expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), trials);
         cases_compare(archs[i], isa, packed_cases, sizeof(packed_cases) / sizeof(*packed_cases), trials);
         cases_compare(archs[i], isa, rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), trials);

@@ -1,5 +1,6 @@
 /* Runs the cases of cases_basic.h on every CPU device, and tests that no case covers. */
 #include "engine/cases_basic.h"
+#include "engine/cases_delta.h"
 #include "engine/cases_bits.h"
 #include "engine/cases_rounded.h"
 
@@ -7,6 +8,23 @@ static void every_op_is_its_definition_on_every_device(void **state)
 {
     (void)state;
     cases_run(basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), 24);
+}
+
+static void delta_ops_are_their_definition_on_every_device(void **state)
+{
+    (void)state;
+    cases_run(delta_cases, sizeof(delta_cases) / sizeof(*delta_cases), 40);
+}
+
+static void packed_rows_on(struct bench *b)
+{
+    packed_rows_are_single_rows_on(b, true);
+}
+
+static void packed_rows_are_single_rows(void **state)
+{
+    (void)state;
+    each_device(packed_rows_on);
 }
 
 static void products_round_their_operands_to_16_bits(void **state)
@@ -160,6 +178,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_is_its_definition_on_every_device),
+        cmocka_unit_test(delta_ops_are_their_definition_on_every_device),
+        cmocka_unit_test(packed_rows_are_single_rows),
         cmocka_unit_test(products_round_their_operands_to_16_bits),
         cmocka_unit_test(adding_to_a_large_matrix_rounds_once),
         cmocka_unit_test(a_norms_gradient_may_replace_the_one_it_is_made_of),

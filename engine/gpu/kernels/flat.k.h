@@ -16,10 +16,10 @@ struct add_rows_args {
     float alpha;
 };
 
-/* y[rows,width] = x */
+/* y[rows,width] = x, or `vectors` such vectors in a row, vx and vy values apart */
 struct copy_rows_args {
     uint64_t x, y;
-    uint32_t rows, width, ldx, ldy, wide;
+    uint32_t rows, width, ldx, ldy, wide, vectors, vx, vy;
 };
 
 /* x[rows,width] += bias[width] */
@@ -76,9 +76,15 @@ KERNEL(add_rows, 256)
 
 KERNEL(copy_rows, 256)
 {
-    struct four_position at = place_in_rows(args.rows, args.width);
-    struct four a = four_load(POINTER(const float, args.x), at.row * args.ldx + at.column, at.n, args.wide);
-    four_store(POINTER(float, args.y), at.row * args.ldy + at.column, at.n, args.wide, a);
+    struct four_position at = place_in_rows((uint64_t)args.rows * args.vectors, args.width);
+    uint64_t row = at.row, vector = 0;
+    if (args.vectors > 1) {
+        row = at.row / args.vectors;
+        vector = at.row % args.vectors;
+    }
+    struct four a = four_load(POINTER(const float, args.x), row * args.ldx + vector * args.vx + at.column,
+                              at.n, args.wide);
+    four_store(POINTER(float, args.y), row * args.ldy + vector * args.vy + at.column, at.n, args.wide, a);
 }
 
 KERNEL(bias_rows, 256)

@@ -5,6 +5,7 @@
 #define MOTLEY_ENGINE_GPU_KERNELS_LIST_H
 
 #include "engine/gpu/kernels/attention.k.h"
+#include "engine/gpu/kernels/delta.k.h"
 #include "engine/gpu/kernels/experts.k.h"
 #include "engine/gpu/kernels/flat.k.h"
 #include "engine/gpu/kernels/loss.k.h"
@@ -25,6 +26,7 @@
     UNPACK_KERNELS(X)                                                                                        \
     PRODUCT_KERNELS(X)                                                                                       \
     EXPERTS_KERNELS(X)                                                                                       \
-    ATTENTION_KERNELS(X)
+    ATTENTION_KERNELS(X)                                                                                     \
+    DELTA_KERNELS(X)
 
 #endif

@@ -73,10 +73,15 @@ FUNCTION uint32_t four_left(uint32_t width, uint32_t at)
     return width - at < 4 ? width - at : 4;
 }
 
+/* Four of the weights; 0 in a norm without weights. */
+FUNCTION struct four weight_load(uint64_t weight, uint64_t at, uint32_t n, uint32_t wide)
+{
+    return four_load(POINTER(const float, weight), at, weight == 0 ? 0 : n, wide);
+}
+
 FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector vector)
 {
     const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
-    const float *weight = POINTER(const float, args.weight);
     uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
     float sum = 0.0f;
     for (uint32_t at = begin; at < args.width; at += step) {
@@ -87,7 +92,7 @@ FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector 
     float inverse = 1.0f / math_sqrt(team_sum(vector.team, sum) / (float)args.width + args.eps);
     for (uint32_t at = begin; at < args.width; at += step) {
         uint32_t n = four_left(args.width, at);
-        struct four a = four_load(x, at, n, args.wide), w = four_load(weight, at, n, args.wide);
+        struct four a = four_load(x, at, n, args.wide), w = weight_load(args.weight, at, n, args.wide);
         for (uint32_t j = 0; j < 4; j++)
             a.v[j] = (w.v[j] + args.offset) * (a.v[j] * inverse);
         four_store_as(args.y_as, args.y, vector.row * args.ldy + vector.column + at, n, args.wide, a);
@@ -110,7 +115,6 @@ KERNEL(rmsnorm, 256)
 FUNCTION void rmsnorm_backward_run(const struct rmsnorm_backward_args args, struct rmsnorm_vector vector)
 {
     const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
-    const float *weight = POINTER(const float, args.weight);
     const float *dy = POINTER(const float, args.dy) + vector.row * args.lddy + vector.column;
     float *dx = POINTER(float, args.dx) + vector.row * args.lddx + vector.column;
     uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
@@ -122,7 +126,7 @@ FUNCTION void rmsnorm_backward_run(const struct rmsnorm_backward_args args, stru
             squares = math_fma(a.v[j], a.v[j], squares);
         if (args.dx == 0)
             continue;
-        struct four w = four_load(weight, at, n, args.wide), d = four_load(dy, at, n, args.wide);
+        struct four w = weight_load(args.weight, at, n, args.wide), d = four_load(dy, at, n, args.wide);
         for (uint32_t j = 0; j < 4; j++)
             products = math_fma(a.v[j], (w.v[j] + args.offset) * d.v[j], products);
     }
@@ -135,7 +139,7 @@ FUNCTION void rmsnorm_backward_run(const struct rmsnorm_backward_args args, stru
     float b = r * r * r * (team_sum(vector.team, products) / size);
     for (uint32_t at = begin; at < args.width; at += step) {
         uint32_t n = four_left(args.width, at);
-        struct four a = four_load(x, at, n, args.wide), w = four_load(weight, at, n, args.wide);
+        struct four a = four_load(x, at, n, args.wide), w = weight_load(args.weight, at, n, args.wide);
         struct four d = four_load(dy, at, n, args.wide), was;
         if (args.accumulate)
             was = four_load(dx, at, n, args.wide);

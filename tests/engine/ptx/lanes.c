@@ -140,6 +140,7 @@ static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
     TWO(mul_wide_u32, u64, u32, u32, (uint64_t)a *b)                                                         \
     TWO(mul_wide_s32, s64, s32, s32, (int64_t)a *b)                                                          \
     THREE(mad_lo_s32, u32, u32, u32, u32, a *b + c)                                                          \
+    THREE(mad_lo_s64, u64, u64, u64, u64, a *b + c)                                                          \
     TWO(div_u32, u32, u32, u32, b == 0 ? UINT32_MAX : a / b)                                                 \
     TWO(div_u64, u64, u64, u64, b == 0 ? UINT64_MAX : a / b)                                                 \
     TWO(min_u32, u32, u32, u32, a < b ? a : b)                                                               \
@@ -160,6 +161,7 @@ static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
     MOVES(ONE, THREE, b16)                                                                                   \
     MOVES(ONE, THREE, b32)                                                                                   \
     MOVES(ONE, THREE, b64)                                                                                   \
+    THREE(selp_s64, b64, b64, b64, pred, c != 0 ? a : b)                                                     \
     MOVES(ONE, THREE, u16)                                                                                   \
     MOVES(ONE, THREE, u32)                                                                                   \
     MOVES(ONE, THREE, u64)                                                                                   \
