@@ -33,18 +33,28 @@ struct tokenizer_class {
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},"                    \
     "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}"
 
+/* Qwen's pipeline; `word` matches a word's letters, and `more` is what punctuation lacks beside letters,
+ * digits and spaces. */
+#define SPLIT_QWEN(word, more)                                                                               \
+    "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{"       \
+    "\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{"    \
+    "N}]?" word "|\\\\p{N}| ?[^\\\\s\\\\p{L}" more                                                           \
+    "\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)"                                            \
+    "|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL("false") "]}," DECODE_BYTES         \
+                                                                                  "," MODEL_OF_BYTES "}"
+
 static const struct tokenizer_class classes[] = {
     {.name = "Qwen2Tokenizer",
-     .sections =
-         "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{"
-         "\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{"
-         "N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)"
-         "|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL("false") "]}," DECODE_BYTES
-                                                                                       "," MODEL_OF_BYTES "}",
+     .sections = SPLIT_QWEN("\\\\p{L}+", ""),
      .defaults = "{\"unk_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"pad_token\":"
                  "\"<|endoftext|>\"}",
      .spaced = true,
      .repeats = true},
+    {.name = "Qwen3_5Tokenizer", /* marks belong to the letters before them */
+     .sections = SPLIT_QWEN("[\\\\p{L}\\\\p{M}]+", "\\\\p{M}"),
+     .defaults = "{\"unk_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"pad_token\":"
+                 "\"<|endoftext|>\"}",
+     .spaced = true},
     {.name = "GPT2Tokenizer",
      .sections =
          "{\"normalizer\":null,\"pre_tokenizer\":" BYTE_LEVEL("true") "," DECODE_BYTES "," MODEL_OF_BYTES "}",
@@ -85,6 +95,8 @@ static const struct registered {
     {"qwen2", "Qwen2Tokenizer", true},
     {"qwen3", "Qwen2Tokenizer", false},
     {"qwen3_moe", "Qwen2Tokenizer", false},
+    {"qwen3_5", "Qwen3_5Tokenizer", true}, /* published files name Qwen2Tokenizer */
+    {"qwen3_5_text", "Qwen3_5Tokenizer", false},
     {"olmoe", "GPTNeoXTokenizer", false},
     {"gemma2", "GemmaTokenizer", false},
     {"gemma3", "GemmaTokenizer", false},
@@ -166,7 +178,7 @@ int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t
             err, ERR_UNSUPPORTED,
             "tokenizer_config.json: tokenizer_class \"%.60s\" is not known; known: "
             "PreTrainedTokenizerFast (tokenizer.json as it stands), LlamaTokenizer, GemmaTokenizer, "
-            "Qwen2Tokenizer, GPT2Tokenizer, GPTNeoXTokenizer",
+            "Qwen2Tokenizer, Qwen3_5Tokenizer, GPT2Tokenizer, GPTNeoXTokenizer",
             declared);
     }
     if ((*class)->metaspace && has_byte_level(root))
