@@ -333,12 +333,13 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
         if (part->shard != shard)
             continue;
         streams[count] = (struct stream){w, part};
-        items[count] = (struct safetensors_item){.name = written_name(part),
-                                                 .type = part->type,
-                                                 .rank = part->rank,
-                                                 .shape = {part->rows, part->columns},
-                                                 .fill = fill,
-                                                 .arg = &streams[count]};
+        items[count] = (struct safetensors_item){
+            .name = written_name(part),
+            .type = part->type,
+            .rank = part->rank,
+            .shape = {part->rows, part->rank == 3 ? 1 : part->columns, part->columns},
+            .fill = fill,
+            .arg = &streams[count]};
         const struct safetensors_tensor *copied =
             part->copied ? model_tensor_stored(w->base, part->base) : NULL;
         if (copied) {

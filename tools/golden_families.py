@@ -29,6 +29,8 @@ ROWS = [[31, 17, 40, 23], [12, 38, 9, 25], [28, 11, 36, 20], [7, 33, 15, 39], [2
 LORA = {"peak_lr": 5e-3, "weight_decay": 0.0, "r": 8, "alpha": 16, "dropout": 0.0}
 GREEDY, PROMPT = 24, 5
 SPREAD = 0.5  # of a matrix's values: wide enough for scores and gates to matter
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12)
+DELTA_TARGETS = [*QKVO, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "down_proj"]
 # name: config class, its settings, targets of LoRA
 CASES = {
     # norms add 1 to their weights, and there are none behind attention and FFN
@@ -56,6 +58,8 @@ CASES = {
         "rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
         "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}), QKVO),
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
+    # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
+    "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),
 }
 
 SMALL = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
@@ -73,6 +77,9 @@ NESTED = {
     "qwen2_5_vl": ("Qwen2_5_VL", dict(COMMON, rope_parameters={"rope_type": "default", "rope_theta": 1e5,
                                                                "mrope_section": [1, 1, 2]}),
                    dict(vision_config=QWEN), QKVO),
+    "qwen3_5-nested": ("Qwen3_5", dict(COMMON, head_dim=16, **{**DELTA, "linear_num_key_heads": 4}, rope_parameters={
+        "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True}), dict(vision_config=QWEN), DELTA_TARGETS),
     "qwen3_vl": ("Qwen3VL", dict(COMMON, head_dim=16, rope_parameters={
         "rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}),
                  dict(vision_config=dict(QWEN, deepstack_visual_indexes=[0]), tie_word_embeddings=True), QKVO),
@@ -134,7 +141,8 @@ def load(folder, dtype):
 
 def make_case(name, folder):
     kind, targets = make_model(name, folder)
-    centre = 0.0 if kind.startswith("Gemma") else 1.0  # Gemma's norms multiply by 1 + weight
+    # these norms multiply by 1 + weight
+    centre = 0.0 if kind.startswith(("Gemma", "Qwen3_5")) else 1.0
     case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": SPREAD, "greedy_prompt": PROMPT,
             "config": json.loads((folder / "config.json").read_text()), "tensors": shapes_of(folder / "model.safetensors")}
     fill(folder / "model.safetensors", case["tensors"], centre, SPREAD)

@@ -67,6 +67,8 @@ FAMILIES = {
     "qwen3-moe-plain": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True),
                         "qwen3moe"),
     "olmoe": ("Olmoe", MIXED, "olmoe"),
+    "qwen3-5": ("Qwen3_5Text", dict(head_dim=8, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
+                                    linear_key_head_dim=6, linear_value_head_dim=8), None),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
@@ -119,7 +121,7 @@ def hub_tensors(model, kind):
 
 def sums(value):
     flat = value.flatten()
-    return [value.shape[0], value.shape[1] if value.ndim == 2 else 1, flat.sum().item(),
+    return [value.shape[0], value[0].numel(), flat.sum().item(),
             (flat * (torch.arange(flat.numel()) % 13 + 1)).sum().item()]
 
 
@@ -129,7 +131,8 @@ def layers_of(model, kind):
                 and not hasattr(m, "vision_model"))
     config, out = body.config, []
     for layer in body.layers:
-        attention = layer.self_attn
+        # a gated delta net has what its model's attention has, but does not use it
+        attention = next(other.self_attn for other in [layer, *reversed(body.layers)] if hasattr(other, "self_attn"))
         window = getattr(attention, "sliding_window", None)
         if kind in ("Mistral", "Mixtral", "Phi3"):
             window = config.sliding_window

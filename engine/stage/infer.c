@@ -77,6 +77,9 @@ static int infer_describe(struct stage *stage, const struct kv_cache *cache, con
     uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->positions);
     for (uint32_t i = 0; i < p->tokens; i++)
         positions[i] = cache->tokens + i;
+    uint32_t *row_start = (uint32_t *)(void *)(slot->staging + l->row_start);
+    row_start[0] = 0;
+    row_start[1] = p->tokens;
     if (p->block_begin == 0)
         memcpy(slot->staging + l->ids, p->ids, 4ull * p->tokens);
     slot->tokens = p->tokens;

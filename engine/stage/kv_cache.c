@@ -5,20 +5,31 @@
 
 #include "engine/stage/op_queue.h"
 
-static struct operand cache_at(const struct kv_cache *cache, uint32_t matrix)
+/* The operand `values` values behind the beginning of a layer's part. */
+static struct operand cache_at(const struct kv_cache *cache, uint32_t layer, uint64_t values)
 {
-    uint64_t bytes = 4ull * cache->tokens_max * cache->stage->layout.model->shape.kv_width;
-    return f32_at(cache->buffer, bytes * matrix);
+    return f32_at(cache->buffer,
+                  footprint_cache_at(&cache->stage->layout, cache->tokens_max, layer) + 4 * values);
 }
 
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer)
 {
-    return cache_at(cache, 2 * layer);
+    return cache_at(cache, layer, 0);
 }
 
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer)
 {
-    return cache_at(cache, 2 * layer + 1);
+    return cache_at(cache, layer, (uint64_t)cache->tokens_max * cache->stage->layout.model->shape.kv_width);
+}
+
+struct operand kv_cache_past(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, layer, 0);
+}
+
+struct operand kv_cache_state(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, layer, cache->stage->layout.model->shape.delta_past);
 }
 
 int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err)

@@ -1,4 +1,5 @@
-/* The KV cache of one sequence in one stage: [layer][keys, values][tokens_max, kv_width] f32. */
+/* The KV cache of one sequence in one stage: for each layer keys and values [2][tokens_max, kv_width], or
+ * what a gated delta net keeps: the convolution's last inputs and the state. f32. */
 #ifndef MOTLEY_ENGINE_STAGE_KV_CACHE_H
 #define MOTLEY_ENGINE_STAGE_KV_CACHE_H
 
@@ -14,5 +15,8 @@ struct kv_cache {
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
 /* A layer's values [tokens_max, kv_width]; layers count from 0 within the stage. */
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);
+/* What a gated delta net keeps: op_conv.past and op_delta.state. */
+struct operand kv_cache_past(const struct kv_cache *cache, uint32_t layer);
+struct operand kv_cache_state(const struct kv_cache *cache, uint32_t layer);
 
 #endif

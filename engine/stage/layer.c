@@ -3,6 +3,7 @@
  * forward and backward functions stand side by side.
  */
 #include "engine/stage/layer.h"
+#include "engine/stage/delta.h"
 #include "engine/stage/linear.h"
 
 #include <math.h>
@@ -21,6 +22,18 @@ static void queue_step(const struct layer_run *run, const struct op *op)
 
 /* --- norms --- */
 
+/* What is added to a norm's weights. */
+static float norm_offset(const struct stage_pass *pass, const struct layer_tensor *weight)
+{
+    return weight->role == TENSOR_DELTA_NORM ? 0 : (float)pass->stage->config.norm_offset;
+}
+
+/* The vectors of a norm step: one for each token, or one for each head of a gated delta net. */
+static uint32_t norm_rows(const struct layer_run *run, const struct layer_step *step)
+{
+    return run->pass->tokens * (run->plan->width[step->in] / run->plan->tensors.list[step->norm].rows);
+}
+
 void block_norm(struct stage_pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
                 struct operand x, struct operand y)
 {
@@ -29,7 +42,7 @@ void block_norm(struct stage_pass *pass, const struct block_state *block, int32_
                                         .rmsnorm = {.rows = rows,
                                                     .width = weight->rows,
                                                     .eps = (float)pass->stage->config.norm_eps,
-                                                    .offset = (float)pass->stage->config.norm_offset,
+                                                    .offset = norm_offset(pass, weight),
                                                     .x = x,
                                                     .weight = tensor_at(block, weight),
                                                     .y = y}});
@@ -44,7 +57,7 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
                                         .rmsnorm_backward = {.rows = rows,
                                                              .width = weight->rows,
                                                              .eps = (float)pass->stage->config.norm_eps,
-                                                             .offset = (float)pass->stage->config.norm_offset,
+                                                             .offset = norm_offset(pass, weight),
                                                              .accumulate = accumulate,
                                                              .x = x,
                                                              .weight = tensor_at(block, weight),
@@ -433,11 +446,26 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     struct op op;
     switch (step->kind) {
     case STEP_NORM:
-        block_norm(run->pass, run->block, step->norm, run->pass->tokens, run_value(run, step->in),
+        block_norm(run->pass, run->block, step->norm, norm_rows(run, step), run_value(run, step->in),
                    run_value(run, step->out));
         break;
     case STEP_QK_NORM:
-        qk_norm_forward(run, step);
+        if (step->norm < 0)
+            unit_norm_forward(run);
+        else
+            qk_norm_forward(run, step);
+        break;
+    case STEP_SPLIT:
+        split_forward(run);
+        break;
+    case STEP_CONV:
+        conv_forward(run, step);
+        break;
+    case STEP_DELTA:
+        delta_forward(run, step);
+        break;
+    case STEP_GATE:
+        gate_forward(run, step);
         break;
     case STEP_LINEAR:
         linear_forward(run, step, only_z);
@@ -492,14 +520,30 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     switch (step->kind) {
     case STEP_NORM:
         if (need_input)
-            block_norm_backward(run->pass, run->block, step->norm, run->pass->tokens,
+            block_norm_backward(run->pass, run->block, step->norm, norm_rows(run, step),
                                 run_value(run, step->in), run_gradient(run, step->out),
                                 entry->accumulate && !residual_bypasses(run, step),
                                 run_gradient(run, step->in));
         break;
     case STEP_QK_NORM:
+        if (step->norm < 0) {
+            unit_norm_backward(run);
+            break;
+        }
         qk_norm_gradient(run, step->norm, 0, shape(run)->q_width);
         qk_norm_gradient(run, step->norm_k, shape(run)->q_width, shape(run)->kv_width);
+        break;
+    case STEP_SPLIT:
+        split_backward(run);
+        break;
+    case STEP_CONV:
+        conv_backward(run, step);
+        break;
+    case STEP_DELTA:
+        delta_backward(run, step, entry);
+        break;
+    case STEP_GATE:
+        gate_backward(run, step);
         break;
     case STEP_LINEAR:
         linear_backward(run, step, entry, need_input);

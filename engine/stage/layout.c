@@ -92,6 +92,7 @@ static const char *part_lacks(const struct stage_options *o)
     return ends && part->follows ? "with the embedding or the head, which the first member has"
            : o->split            ? "with split backward"
            : c->post_norms       ? "where outputs are normed"
+           : c->delta_value_heads > 0 || c->attn_gate          ? "of gated delta nets"
            : (c->packed_qkv || c->packed_gate_up) && rectangle ? "of joined matrices"
            : heads && c->qk_norm == 2                          ? "under a norm of all heads together"
            : part->column_end > 0 && c->experts > 0            ? "by columns of experts"

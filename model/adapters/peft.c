@@ -29,7 +29,7 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
     const char *last = lora_target_name(target);
     snprintf(name, 128, "base_model.model.model.layers.%u.%s.%s.lora_%c.weight", layer,
-             target & LORA_ATTENTION ? "self_attn" : "mlp", last ? last : "none", which);
+             lora_target_module(target), last ? last : "none", which);
 }
 
 int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size)

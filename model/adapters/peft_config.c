@@ -306,8 +306,7 @@ static double alpha_of(const struct portable *p, uint32_t rank, double scale)
 static void site_name(uint32_t layer, uint32_t site, char name[64])
 {
     uint32_t target = 1u << site;
-    snprintf(name, 64, "layers.%u.%s.%s", layer, target & LORA_ATTENTION ? "self_attn" : "mlp",
-             lora_target_name(target));
+    snprintf(name, 64, "layers.%u.%s.%s", layer, lora_target_module(target), lora_target_name(target));
 }
 
 static int add_pattern(struct lora_patterns *patterns, const char *key, double value, struct err *err)

@@ -89,9 +89,10 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
     if (check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
     if (spec->result.kind == SPEC_RESULT_GGUF && !arch_of(config->arch)->gguf)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "result.kind: gguf: llama.cpp has no models of type \"%s\"; ask for adapter or merged",
-                       model_arch_name(config->arch));
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "result.kind: gguf: models of type \"%s\" are not written as GGUF; ask for adapter or merged",
+            model_arch_name(config->arch));
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     if (spec_lora_sites(method, config, &sites, err) < 0)

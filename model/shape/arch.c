@@ -42,6 +42,17 @@ static const struct arch_name llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_NORM_FFN] = {"", NULL},                                                                            \
     [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
 
+#define DELTA_NAMES                                                                                          \
+    [ARCH_DELTA_QKV] = {LAYER "linear_attn.in_proj_qkv", NULL},                                              \
+    [ARCH_DELTA_Z] = {LAYER "linear_attn.in_proj_z", NULL},                                                  \
+    [ARCH_DELTA_B] = {LAYER "linear_attn.in_proj_b", NULL},                                                  \
+    [ARCH_DELTA_A] = {LAYER "linear_attn.in_proj_a", NULL},                                                  \
+    [ARCH_DELTA_OUT] = {LAYER "linear_attn.out_proj", NULL},                                                 \
+    [ARCH_DELTA_CONV] = {LAYER "linear_attn.conv1d", NULL},                                                  \
+    [ARCH_DELTA_DECAY] = {LAYER "linear_attn.A_log", NULL},                                                  \
+    [ARCH_DELTA_DT_BIAS] = {LAYER "linear_attn.dt_bias", NULL},                                              \
+    [ARCH_DELTA_NORM] = {LAYER "linear_attn.norm", NULL}
+
 #define GLM_SIZES                                                                                            \
     .hidden = 4096, .layers = 40, .heads = 32, .ffn = 13696, .vocab = 151552, .pad = 151329,                 \
     .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
@@ -441,6 +452,26 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                         .bias = BIASES_ATTENTION,
                         .qk_norm = 1,
                         .rope_sections = true},
+    [MODEL_QWEN3_5] = {.model_type = "qwen3_5_text",
+                       .class_name = "Qwen3_5ForCausalLM",
+                       .names = {DELTA_NAMES},
+                       .hidden = 4096,
+                       .layers = 32,
+                       .heads = 16,
+                       .ffn = 12288,
+                       .vocab = 248320,
+                       .max_positions = 32768,
+                       .kv_heads = 4,
+                       .head_dim = 256,
+                       .norm_eps = 1e-6,
+                       .theta = 1e4,
+                       .norm_offset = 1,
+                       .partial_rotary = 0.25,
+                       .bias = BIASES_ATTENTION,
+                       .qk_norm = 1,
+                       .attn_gate = true,
+                       .delta = true,
+                       .rope_sections = true},
     [MODEL_MIXTRAL] =
         {.model_type = "mixtral",
          .class_name = "MixtralForCausalLM",
@@ -550,6 +581,7 @@ static const struct arch_outer outers[] = {
      .inner = MODEL_QWEN2_5_VL,
      .flat = true,
      .inner_ties = true},
+    {.type = "qwen3_5", .class_name = "Qwen3_5ForConditionalGeneration", .inner = MODEL_QWEN3_5},
     {.type = "qwen3_vl", .class_name = "Qwen3VLForConditionalGeneration", .inner = MODEL_QWEN3_VL},
 };
 enum { OUTERS = sizeof(outers) / sizeof(outers[0]) };
@@ -616,6 +648,7 @@ void arch_fill(struct model_config *c)
     c->no_pre_norms = a->no_pre_norms;
     c->rope_adjacent = a->rope_adjacent;
     c->gelu = a->gelu;
+    c->attn_gate = a->attn_gate;
     c->norm_offset = a->norm_offset;
     if (a->embed_scaled)
         c->embed_scale = sqrt((double)c->hidden);
@@ -716,7 +749,8 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     int count = archs[arch].sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
     *match = (struct arch_match){.part_count = 1};
     for (int t = 0; t < count; t++)
-        if (match_name(name_of(arch, (enum arch_tensor)t, gguf), name, false, match)) {
+        if (match_name(name_of(arch, (enum arch_tensor)t, gguf), name,
+                       t == ARCH_DELTA_DECAY || t == ARCH_DELTA_DT_BIAS, match)) {
             match->parts[0] = (enum arch_tensor)t;
             match->stacked = gguf && t >= ARCH_EXPERT_GATE;
             return true;

@@ -27,7 +27,7 @@ enum arch_tensor {
     ARCH_NORM_FFN_POST,       /* the norm of the FFN's output (Gemma) */
     ARCH_NORM_Q,
     ARCH_NORM_K,
-    ARCH_Q, /* the values from here to GATE_UP have the order of enum lora_target */
+    ARCH_Q, /* the values from here to DELTA_OUT have the order of enum lora_target */
     ARCH_K,
     ARCH_V,
     ARCH_O,
@@ -36,6 +36,15 @@ enum arch_tensor {
     ARCH_DOWN,
     ARCH_QKV,
     ARCH_GATE_UP,
+    ARCH_DELTA_QKV, /* the matrices of a gated delta net, also in the order of enum lora_target */
+    ARCH_DELTA_Z,
+    ARCH_DELTA_B,
+    ARCH_DELTA_A,
+    ARCH_DELTA_OUT,
+    ARCH_DELTA_CONV,    /* [channels, 1, taps]: the convolution of q, k and v */
+    ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
+    ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
+    ARCH_DELTA_NORM,    /* the norm of each head's output */
     ARCH_ROUTER,
     ARCH_EXPERT_GATE, /* the matrix of one expert */
     ARCH_EXPERT_UP,
@@ -90,6 +99,8 @@ struct arch {
     enum arch_window windows;
     uint32_t qk_norm; /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
+    bool attn_gate;     /* q's matrix has the gate of each head's output behind the head's rows */
+    bool delta;         /* layer_types may name linear_attention: gated delta nets */
     bool gelu_as_act;   /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
     bool multipliers;   /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
     bool rope_sections; /* the rotary type "mrope" is default: rows of text have one position for all sections

@@ -78,7 +78,6 @@ static double value_bytes(uint8_t kind)
 void model_packed_bytes(const struct model_config *config, double *matrices, double *tables)
 {
     const struct model_packing *packing = &config->packing;
-    uint32_t has = model_lora_targets(config);
     *matrices = *tables = 0;
     if (packing_is_nf4(packing))
         return;
@@ -88,7 +87,7 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
     for (uint32_t i = 0; i < config->layers && packing->ways > 0; i++)
         for (uint32_t site = 0; site < MODEL_MATRICES; site++) {
             uint32_t rows, columns;
-            if (!(has >> site & 1))
+            if (!(model_layer_targets(config, i) >> site & 1))
                 continue;
             lora_target_shape(&wide, 1u << site, &rows, &columns);
             double copies =

@@ -6,12 +6,36 @@
 #include <string.h>
 
 static const char *const target_names[LORA_TARGET_COUNT] = {
-    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"};
+    "q_proj",   "k_proj",       "v_proj",      "o_proj",    "gate_proj", "up_proj",   "down_proj",
+    "qkv_proj", "gate_up_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"};
+
+static uint32_t attention_targets(const struct model_config *config)
+{
+    return LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_K | LORA_V);
+}
+
+static uint32_t ffn_targets(const struct model_config *config)
+{
+    return LORA_DOWN | (config->packed_gate_up ? LORA_GATE_UP : LORA_GATE | LORA_UP);
+}
+
+uint32_t model_layer_targets(const struct model_config *config, uint32_t layer)
+{
+    return ffn_targets(config) |
+           (model_layer_is_delta(config, layer) ? (uint32_t)LORA_DELTA : attention_targets(config));
+}
 
 uint32_t model_lora_targets(const struct model_config *config)
 {
-    return LORA_O | LORA_DOWN | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_K | LORA_V) |
-           (config->packed_gate_up ? LORA_GATE_UP : LORA_GATE | LORA_UP);
+    uint32_t targets = 0;
+    for (uint32_t i = 0; i < config->layers; i++)
+        targets |= model_layer_targets(config, i);
+    return targets;
+}
+
+const char *lora_target_module(uint32_t target)
+{
+    return target & LORA_DELTA ? "linear_attn" : target & LORA_ATTENTION ? "self_attn" : "mlp";
 }
 
 const char *lora_target_name(uint32_t target)
@@ -34,10 +58,23 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
                          uint32_t *cols)
 {
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    *cols = target == LORA_O ? q : target == LORA_DOWN ? ffn : c->hidden;
+    *cols = target == LORA_O           ? q
+            : target == LORA_DOWN      ? ffn
+            : target == LORA_DELTA_OUT ? model_delta_values(c)
+                                       : c->hidden;
     switch (target) {
     case LORA_Q:
-        *rows = q;
+        *rows = c->attn_gate ? 2 * q : q;
+        break;
+    case LORA_DELTA_QKV:
+        *rows = 2 * model_delta_keys(c) + model_delta_values(c);
+        break;
+    case LORA_DELTA_Z:
+        *rows = model_delta_values(c);
+        break;
+    case LORA_DELTA_A:
+    case LORA_DELTA_B:
+        *rows = c->delta_value_heads;
         break;
     case LORA_K:
     case LORA_V:
@@ -76,7 +113,7 @@ static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint3
 static void part_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
                         uint32_t mask, uint32_t ffn, struct block_part *part)
 {
-    mask &= model_lora_targets(c);
+    mask &= model_layer_targets(c, layer);
     for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
         uint32_t rows, cols;
         if (!(target & mask))
@@ -96,6 +133,17 @@ static uint64_t norms_of_half(const struct model_config *c)
 
 enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
 
+/* Adds what a gated delta net has beside its matrices. A token's state takes 7 FLOPs a value: decay, the
+ * prediction of v, the correction and the output. */
+static void delta_costs(const struct model_config *c, struct block_part *p)
+{
+    uint64_t k = model_delta_keys(c), v = model_delta_values(c), channels = 2 * k + v;
+    double state = (double)v * c->delta_key_dim;
+    p->params += channels * MODEL_DELTA_TAPS + 2ull * c->delta_value_heads + c->delta_value_dim;
+    p->flops_per_token = 2.0 * (double)(p->matrix_params + channels * MODEL_DELTA_TAPS) + 7 * state;
+    p->saved_per_token = c->hidden + channels + 3 * v + 2ull * c->delta_value_heads;
+}
+
 static struct block_part part_attention(const struct model_config *c, const struct block_options *o,
                                         uint32_t layer)
 {
@@ -103,8 +151,12 @@ static struct block_part part_attention(const struct model_config *c, const stru
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
     part_params(c, o, layer, LORA_ATTENTION, 0, &p);
     p.params = p.matrix_params + norms_of_half(c) * h;
+    if (model_layer_is_delta(c, layer)) {
+        delta_costs(c, &p);
+        return p;
+    }
     if (c->qkv_bias)
-        p.params += q + 2 * kv;
+        p.params += (c->attn_gate ? 2 : 1) * q + 2 * kv;
     if (c->o_bias)
         p.params += h;
     if (c->qk_norm == 1)
@@ -114,7 +166,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     /* q k^T and its product with v take 2 * 2q FLOPs per pair; causal attention computes half of the pairs */
     p.flops_per_square = 2.0 * (double)q;
-    p.saved_per_token = h + 2 * q + 2 * kv;
+    p.saved_per_token = h + (c->attn_gate ? 4 : 2) * q + 2 * kv;
     return p;
 }
 
@@ -264,7 +316,7 @@ static void walk_norm(struct walk *w, enum arch_tensor what, uint32_t width)
 static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
 {
     const struct model_config *c = w->config;
-    mask &= model_lora_targets(c);
+    mask &= model_layer_targets(c, w->block - 1);
     for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
         uint32_t rows, cols, target = 1u << i;
         enum arch_tensor what = (enum arch_tensor)(ARCH_Q + i);
@@ -272,7 +324,9 @@ static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
             continue;
         target_shape(c, target, ffn, &rows, &cols);
         walk_named(w, what, 0, ".weight", rows, cols);
-        if (!(target & LORA_ATTENTION) ? c->mlp_bias : target == LORA_O ? c->o_bias : c->qkv_bias)
+        if (!(target & LORA_DELTA) && (!(target & LORA_ATTENTION) ? c->mlp_bias
+                                       : target == LORA_O         ? c->o_bias
+                                                                  : c->qkv_bias))
             walk_named(w, what, 0, ".bias", rows, 0);
     }
 }
@@ -289,13 +343,32 @@ static void walk_experts(struct walk *w)
         }
 }
 
+static void walk_delta(struct walk *w)
+{
+    const struct model_config *c = w->config;
+    struct block_tensor conv = {.what = ARCH_DELTA_CONV,
+                                .block = w->block,
+                                .rank = 3,
+                                .shape = {2 * model_delta_keys(c) + model_delta_values(c), MODEL_DELTA_TAPS}};
+    if (w->status)
+        return;
+    arch_tensor_name(c->arch, conv.what, w->block - 1, 0, ".weight", conv.name);
+    w->status = w->visit(&conv, w->arg);
+    walk_named(w, ARCH_DELTA_DECAY, 0, "", c->delta_value_heads, 0);
+    walk_named(w, ARCH_DELTA_DT_BIAS, 0, "", c->delta_value_heads, 0);
+    walk_norm(w, ARCH_DELTA_NORM, c->delta_value_dim);
+}
+
 static void walk_layer(struct walk *w)
 {
     const struct model_config *c = w->config;
+    bool delta = model_layer_is_delta(c, w->block - 1);
     if (!c->no_pre_norms)
         walk_norm(w, ARCH_NORM_INPUT, c->hidden);
     walk_matrices(w, LORA_ATTENTION, 0);
-    if (c->qk_norm) {
+    if (delta)
+        walk_delta(w);
+    if (c->qk_norm && !delta) {
         walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? c->head_dim : c->heads * c->head_dim);
         walk_norm(w, ARCH_NORM_K, c->qk_norm == 1 ? c->head_dim : c->kv_heads * c->head_dim);
     }
@@ -333,7 +406,7 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
 static int count_params(const struct block_tensor *tensor, void *arg)
 {
     uint64_t *sum = arg;
-    *sum += (uint64_t)tensor->shape[0] * (tensor->rank == 2 ? tensor->shape[1] : 1);
+    *sum += (uint64_t)tensor->shape[0] * tensor->shape[1];
     return 0;
 }
 

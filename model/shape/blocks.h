@@ -26,17 +26,29 @@ enum lora_target {
     LORA_DOWN = 1 << 6,
     LORA_QKV = 1 << 7,       /* q, k and v as one matrix (Phi-3) */
     LORA_GATE_UP = 1 << 8,   /* gate and up as one matrix (Phi-3) */
-    LORA_ALL = (1 << 9) - 1, /* every matrix that the architecture has: see model_lora_targets() */
-    LORA_TARGET_COUNT = 9
+    LORA_DELTA_QKV = 1 << 9, /* in_proj_qkv … out_proj of a gated delta net */
+    LORA_DELTA_Z = 1 << 10,
+    LORA_DELTA_B = 1 << 11,
+    LORA_DELTA_A = 1 << 12,
+    LORA_DELTA_OUT = 1 << 13,
+    LORA_ALL = (1 << 14) - 1, /* every matrix that the architecture has: see model_lora_targets() */
+    LORA_TARGET_COUNT = 14
 };
 _Static_assert((int)MODEL_MATRICES == (int)LORA_TARGET_COUNT, "a layer's matrices are the targets");
-/* The targets in attention; the others are in the FFN. */
-enum { LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV };
+/* The targets in attention, or in the gated delta net in its place; the others are in the FFN. */
+enum {
+    LORA_DELTA = LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A | LORA_DELTA_OUT,
+    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA
+};
 
 /* Returns the mask of the matrices that a model of this config has: q, k, v, gate and up, or the packed
  * matrices in their place. */
 uint32_t model_lora_targets(const struct model_config *config);
+/* Returns those of them that layer 'layer' (from 0) has. */
+uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 
+/* Returns the name of the module around a target: "self_attn", "linear_attn" or "mlp". */
+const char *lora_target_module(uint32_t target);
 /* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set. */
 const char *lora_target_name(uint32_t target);
 /* Returns the bit named "q_proj" …, or 0. */
@@ -64,7 +76,8 @@ struct block_part {
                               * are ignored */
     double lora_flops_per_token; /* 2 * lora_params, on top of flops_per_token */
     /* Values kept for backward per token that passes, without recomputation. This is an estimate (PLANNER.md,
-     * Memory) for devices that were not measured: attention h + 2q + 2kv, FFN h + 3f, router h + experts,
+     * Memory) for devices that were not measured: attention h + 2q + 2kv (gated delta net h + its
+     * first product + 2v), FFN h + 3f, router h + experts,
      * expert h + 3f, head h. */
     uint64_t saved_per_token;
 };
@@ -188,11 +201,11 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
 struct block_tensor {
     char name[ARCH_NAME_MAX];
     enum arch_tensor what;
-    bool bias;       /* the tensor is the bias beside the matrix `what` */
-    uint32_t expert; /* 0 for tensors without experts */
-    uint32_t block;  /* 0 .. L+1; a tied head's matrix is not listed, because it belongs to block 0 */
-    uint32_t rank;   /* number of dimensions, 1 or 2 */
-    uint32_t shape[2];
+    bool bias;         /* the tensor is the bias beside the matrix `what` */
+    uint32_t expert;   /* 0 for tensors without experts */
+    uint32_t block;    /* 0 .. L+1; a tied head's matrix is not listed, because it belongs to block 0 */
+    uint32_t rank;     /* number of dimensions, 1 to 3 */
+    uint32_t shape[2]; /* where rank is 3, the file's shape is [shape[0], 1, shape[1]] */
 };
 
 /* Calls 'visit' for every tensor of blocks [begin, end) in order until it returns non-zero, and

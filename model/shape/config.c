@@ -23,6 +23,11 @@ bool model_layer_is_sparse(const struct model_config *config, uint32_t layer)
     return config->experts > 0 && layer < config->layers && !layer_bit(config->dense_layer, layer);
 }
 
+bool model_layer_is_delta(const struct model_config *config, uint32_t layer)
+{
+    return layer_bit(config->delta_layer, layer);
+}
+
 uint32_t model_layer_window(const struct model_config *config, uint32_t layer)
 {
     return layer_bit(config->window_layer, layer) ? config->window : 0;
@@ -92,6 +97,20 @@ static void set_window(json_t *out, const struct model_config *c)
     if (arch_of(c->arch)->windows == ARCH_WINDOW_FROM && c->window)
         json_object_set_new(out, "max_window_layers", json_integer(first));
     json_object_set_new(out, "use_sliding_window", json_boolean(c->window > 0));
+}
+
+static void set_delta(json_t *out, const struct model_config *c)
+{
+    json_t *types = json_array();
+    for (uint32_t i = 0; i < c->layers; i++)
+        json_array_append_new(
+            types, json_string(model_layer_is_delta(c, i) ? "linear_attention" : "full_attention"));
+    json_object_set_new(out, "layer_types", types);
+    json_object_set_new(out, "linear_conv_kernel_dim", json_integer(MODEL_DELTA_TAPS));
+    json_object_set_new(out, "linear_num_key_heads", json_integer(c->delta_key_heads));
+    json_object_set_new(out, "linear_num_value_heads", json_integer(c->delta_value_heads));
+    json_object_set_new(out, "linear_key_head_dim", json_integer(c->delta_key_dim));
+    json_object_set_new(out, "linear_value_head_dim", json_integer(c->delta_value_dim));
 }
 
 static json_t *cap_or_null(double cap)
@@ -179,6 +198,8 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     set_rope(out, c);
     set_window(out, c);
     set_scores(out, c);
+    if (c->delta_value_heads)
+        set_delta(out, c);
     if (c->experts)
         set_experts(out, c);
     json_t *packing = packing_to_json(c);

@@ -18,8 +18,9 @@ enum {
     MODEL_LAYERS_MAX = 1024,
     MODEL_EXPERTS_MAX = 1024,
     MODEL_EOS_MAX = 8,
+    MODEL_DELTA_TAPS = 4,   /* tokens that a gated delta net's convolution reads */
     ROPE_FACTORS_MAX = 128, /* frequencies that longrope may scale */
-    MODEL_MATRICES = 9,     /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
+    MODEL_MATRICES = 14,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
     /* entries of model_packing.matrix: different sets of formats that the layers of a file may have */
     MODEL_PACKINGS_MAX = 16,
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* bytes of a config.json */
@@ -52,6 +53,7 @@ enum model_arch {
     MODEL_CWM,
     MODEL_QWEN2_5_VL,
     MODEL_QWEN3_VL,
+    MODEL_QWEN3_5,
     MODEL_ARCH_COUNT
 };
 
@@ -129,8 +131,9 @@ struct model_config {
     bool rope_local_set; /* windowed layers are rotated by rope_local (Gemma 3); if false, all layers by rope
                           */
     struct rope_config rope_local;
-    bool rope_adjacent;  /* values 2i and 2i + 1 of a head are rotated as a pair; if false, i and i + half */
-    bool gelu;           /* the gate is GELU in its tanh form; if false, SiLU */
+    bool rope_adjacent; /* values 2i and 2i + 1 of a head are rotated as a pair; if false, i and i + half */
+    bool attn_gate; /* each head's rows of q's matrix are followed by those of its output's gate (Qwen 3.5) */
+    bool gelu;      /* the gate is GELU in its tanh form; if false, SiLU */
     bool packed_qkv;     /* q, k and v are one matrix (Phi-3) */
     bool packed_gate_up; /* gate and up are one matrix (Phi-3, GLM) */
     bool post_norms;     /* attention's and the FFN's outputs are normed before they are added (Gemma) */
@@ -143,6 +146,10 @@ struct model_config {
     double attn_softcap, logit_softcap; /* scores and logits become cap * tanh(x / cap); 0: no cap */
     enum model_dtype dtype;             /* dtype of the file's values */
     struct model_packing packing;       /* packing of a GGUF, or of a folder saved in NF4 */
+    /* Layers with a gated delta net in the place of attention (Yang et al. 2024, Gated Delta Networks). */
+    uint8_t delta_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i is such a layer */
+    /* its heads of q and k, its heads of v (a multiple of them), and the values of a head */
+    uint32_t delta_key_heads, delta_value_heads, delta_key_dim, delta_value_dim;
     /* Mixture of experts; experts = 0 means a dense model. */
     uint32_t experts;        /* number of experts in a sparse layer */
     uint32_t experts_active; /* experts chosen for a token */
@@ -175,6 +182,18 @@ void model_layer_mark(uint8_t *mask, uint32_t layer);
 
 /* Returns true when layer 'layer' (from 0) has experts in place of a dense FFN. */
 bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
+
+/* Returns true when layer 'layer' (from 0) has a gated delta net in the place of attention. */
+bool model_layer_is_delta(const struct model_config *config, uint32_t layer);
+/* Return the widths of all q (or all k) and of all v of a gated delta net. */
+static inline uint32_t model_delta_keys(const struct model_config *config)
+{
+    return config->delta_key_heads * config->delta_key_dim;
+}
+static inline uint32_t model_delta_values(const struct model_config *config)
+{
+    return config->delta_value_heads * config->delta_value_dim;
+}
 
 /* These functions return what differs from layer to layer; 'layer' counts from 0. */
 /* Returns the tokens of the sliding window: a query sees itself and the window - 1 tokens before it; 0 means

@@ -33,6 +33,7 @@ enum {
     CWM = 1 << MODEL_CWM,
     QWEN2_5_VL = 1 << MODEL_QWEN2_5_VL,
     QWEN3_VL = 1 << MODEL_QWEN3_VL,
+    QWEN3_5 = 1 << MODEL_QWEN3_5,
     EVERY = (1 << MODEL_ARCH_COUNT) - 1
 };
 
@@ -48,7 +49,7 @@ static const struct key {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3 | QWEN3_VL,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5,
      0},
     {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA | GLM | QWEN2_5_VL},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
@@ -69,8 +70,13 @@ static const struct key {
     {"id2label", OBJECT, EVERY, EVERY},
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
-    {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL},
+    {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5,
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5},
+    {"linear_conv_kernel_dim", WHOLE, QWEN3_5, 0},
+    {"linear_key_head_dim", WHOLE, QWEN3_5, 0},
+    {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
+    {"linear_num_value_heads", WHOLE, QWEN3_5, 0},
+    {"linear_value_head_dim", WHOLE, QWEN3_5, 0},
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
     {"max_position_embeddings", WHOLE, EVERY, 0},
     {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL, QWEN2_5_VL},
@@ -105,7 +111,7 @@ static const struct key {
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
      EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
-               QWEN3_VL),
+               QWEN3_VL | QWEN3_5),
      EVERY & ~CWM},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/shape/arch.h"
+#include "model/shape/config_delta.h"
 #include "model/shape/config_keys.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
@@ -386,6 +387,8 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     if (!window_by_rule(r, c))
         window = 0;
     const struct arch *a = arch_of(c->arch);
+    if (a->delta)
+        return config_delta_parse(r, c);
     bool listed =
         /* Classes with the earlier rules check layer_types but do not follow it. */
         a->windows >= ARCH_WINDOW_FROM;

@@ -53,6 +53,8 @@ static struct footprint_shape shape_of(const struct model_config *c)
         .head_dim = c->head_dim,
         .layers = c->layers,
         .experts = c->experts,
+        .delta_past = (MODEL_DELTA_TAPS - 1) * (2 * model_delta_keys(c) + model_delta_values(c)),
+        .delta_state = model_delta_values(c) * c->delta_key_dim,
         .tied = c->tied,
     };
 }
@@ -263,7 +265,19 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
 
 uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
 {
-    return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
+    return footprint_cache_at(f, tokens, f->layers);
+}
+
+uint64_t footprint_cache_at(const struct footprint *f, uint32_t tokens, uint32_t layers)
+{
+    const struct footprint_shape *s = &f->model->shape;
+    uint64_t values = 0;
+    for (uint32_t kind = 0; kind < f->model->kind_count; kind++) {
+        bool delta = f->model->kinds[kind].width[VALUE_ERROR] > 0;
+        values += kind_layers(f, kind, layers) *
+                  (delta ? (uint64_t)s->delta_past + s->delta_state : 2ull * tokens * s->kv_width);
+    }
+    return values * FIXED;
 }
 
 /* A range of blocks: the counted bytes of its areas, and the number of its trained tensors. */

@@ -19,6 +19,8 @@ struct footprint_shape {
     uint32_t ffn; /* width of the FFN; with experts, of all experts that a token passes, if that is more */
     uint32_t vocab, heads, kv_heads, head_dim, layers;
     uint32_t experts;
+    /* values that a gated delta net keeps of a row for its next tokens: the convolution's and the state's */
+    uint32_t delta_past, delta_state;
     bool tied;
 };
 
@@ -172,7 +174,9 @@ static inline uint64_t footprint_shard_buffers(const struct footprint_shard *sha
 {
     return footprint_counted(8 * shard->pieces);
 }
-/* Returns the bytes of a KV cache [layers, 2, tokens, kv_width]. */
+/* Returns the bytes of a KV cache of `tokens` tokens: keys and values [2, tokens, kv_width] of each layer, or
+ * the two states of a gated delta net; and those of the stage's first `layers` layers alone. */
 uint64_t footprint_cache_bytes(const struct footprint *footprint, uint32_t tokens);
+uint64_t footprint_cache_at(const struct footprint *footprint, uint32_t tokens, uint32_t layers);
 
 #endif

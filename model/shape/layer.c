@@ -17,7 +17,15 @@ static struct layer_step *step_add(struct maker *maker, enum layer_step_kind kin
                                    enum layer_value out, enum layer_value add)
 {
     struct layer_step *step = &maker->plan->steps[maker->plan->step_count++];
-    *step = (struct layer_step){.kind = kind, .in = in, .out = out, .add = add, .norm = -1, .norm_k = -1};
+    *step = (struct layer_step){.kind = kind,
+                                .in = in,
+                                .out = out,
+                                .add = add,
+                                .norm = -1,
+                                .norm_k = -1,
+                                .conv = -1,
+                                .decay = -1,
+                                .dt_bias = -1};
     return step;
 }
 
@@ -103,23 +111,66 @@ static void join_steps(struct maker *maker, const struct join *join)
     maker->plan->width[join->out] = maker->tensors.config->hidden;
 }
 
+/* Adds the steps of a gated delta net: one product makes q, k, v, the gate z and the two numbers of each head
+ * that set decay and rate; then convolution, scaling of q and k to length 1, the delta rule, norm and gate.
+ */
+static void delta_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    uint32_t *width = maker->plan->width;
+    uint32_t keys = model_delta_keys(c), values = model_delta_values(c), heads = c->delta_value_heads;
+    const struct target_matrix matrices[] = {{LORA_DELTA_QKV, 2 * keys + values},
+                                             {LORA_DELTA_Z, values},
+                                             {LORA_DELTA_B, heads},
+                                             {LORA_DELTA_A, heads}};
+    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    linear_step(maker, &(struct product_shape){.in = VALUE_NORM,
+                                               .out = VALUE_MIXED,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 4,
+                                               .matrices = matrices});
+    int32_t conv = tensor_conv(&maker->tensors, 2 * keys + values);
+    step_add(maker, STEP_CONV, VALUE_MIXED, VALUE_QKV, VALUE_NONE)->conv = conv;
+    step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
+    width[VALUE_QKV] = width[VALUE_QKV_NORM] = 2 * keys + values;
+    struct layer_step *step = step_add(maker, STEP_DELTA, VALUE_QKV_NORM, VALUE_ATT, VALUE_NONE);
+    step->scratch = 4ull * layer_delta_scratch(heads, c->delta_key_dim);
+    step->decay = tensor_vector(&maker->tensors, TENSOR_DELTA_DECAY, 0, heads);
+    step->dt_bias = tensor_vector(&maker->tensors, TENSOR_DELTA_DT_BIAS, 0, heads);
+    step = step_add(maker, STEP_NORM, VALUE_ATT, VALUE_ATT_NORM, VALUE_NONE);
+    step->norm = tensor_vector(&maker->tensors, TENSOR_DELTA_NORM, 0, c->delta_value_dim);
+    step_add(maker, STEP_GATE, VALUE_ATT_NORM, VALUE_GATED, VALUE_NONE);
+    width[VALUE_ERROR] = width[VALUE_ATT] = width[VALUE_ATT_NORM] = width[VALUE_GATED] = values;
+    join_steps(maker, &(struct join){.in = VALUE_GATED,
+                                     .stream = VALUE_X,
+                                     .out = VALUE_MID,
+                                     .inputs = values,
+                                     .matrix = {LORA_DELTA_OUT, c->hidden}});
+}
+
 static void attention_steps(struct maker *maker)
 {
     const struct model_config *c = maker->tensors.config;
     struct layer_plan *plan = maker->plan;
+    uint32_t gate = c->attn_gate ? c->heads * c->head_dim : 0;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const struct target_matrix apart[] = {{LORA_Q, q}, {LORA_K, kv}, {LORA_V, kv}},
+    const struct target_matrix apart[] = {{LORA_Q, q + gate}, {LORA_K, kv}, {LORA_V, kv}},
                                packed = {LORA_QKV, q + 2 * kv};
     enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
     if (!c->no_pre_norms)
         norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
     linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_X : VALUE_NORM,
-                                               .out = VALUE_QKV,
+                                               .out = gate ? VALUE_MIXED : VALUE_QKV,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
                                                .count = c->packed_qkv ? 1 : 3,
                                                .matrices = c->packed_qkv ? &packed : apart,
                                                .bias = c->qkv_bias});
+    if (gate) {
+        step_add(maker, STEP_SPLIT, VALUE_MIXED, VALUE_QKV, VALUE_NONE);
+        plan->width[VALUE_QKV] = q + 2 * kv;
+    }
     if (c->qk_norm != 0) {
         struct layer_step *step = step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
         step->norm = tensor_vector(&maker->tensors, TENSOR_NORM_Q, 0, c->qk_norm == 1 ? c->head_dim : q);
@@ -134,7 +185,11 @@ static void attention_steps(struct maker *maker)
     step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
     plan->width[VALUE_ATT] = q;
     plan->width[VALUE_LSE] = c->heads;
-    join_steps(maker, &(struct join){.in = VALUE_ATT,
+    if (gate) {
+        step_add(maker, STEP_GATE, VALUE_ATT, VALUE_GATED, VALUE_NONE);
+        plan->width[VALUE_GATED] = q;
+    }
+    join_steps(maker, &(struct join){.in = gate ? VALUE_GATED : VALUE_ATT,
                                      .raw = VALUE_ATT_OUT,
                                      .post = VALUE_ATT_POST,
                                      .stream = VALUE_X,
@@ -237,7 +292,10 @@ static void layer_steps(struct maker *maker, bool sparse)
         }
         return;
     }
-    attention_steps(maker);
+    if (model_layer_is_delta(maker->tensors.config, maker->tensors.layer))
+        delta_steps(maker);
+    else
+        attention_steps(maker);
     plan->second_half = plan->step_count;
     if (!maker->tensors.config->no_pre_norms)
         norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
@@ -276,7 +334,8 @@ static void sixteen_choose(struct layer_plan *plan, const struct layer_method *m
     static const enum layer_value inputs[] = {VALUE_NORM, VALUE_FFN_NORM, VALUE_ACT};
     if (!method->sixteen)
         return;
-    plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_ATT] = plan->sixteen[VALUE_GATE_UP] = true;
+    plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_GATE_UP] = true;
+    plan->sixteen[VALUE_ATT] = plan->width[VALUE_MIXED] == 0;
     for (uint32_t i = 0; i < sizeof(inputs) / sizeof(*inputs); i++)
         plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
 }
@@ -288,7 +347,8 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
-           value == VALUE_FFN_POST ||
+           value == VALUE_FFN_POST || value == VALUE_ATT_NORM || value == VALUE_GATED ||
+           (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
            (value == VALUE_QKV_ROUNDED &&
             /* QKV_ROUNDED is made again from QKV_NORM, which the norm's backward recomputes anyway */
             plan->width[VALUE_QKV_NORM] > 0);
@@ -297,7 +357,8 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 /* Returns true for a value that only forward reads. */
 static bool passes(const struct layer_plan *plan, enum layer_value value)
 {
-    return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0) ||
+    return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0 &&
+            plan->width[VALUE_MIXED] == 0) ||
            /* outputs that are scaled, but not normed, before they are added */
            (value == VALUE_ATT_OUT && plan->width[VALUE_ATT_POST] == 0) ||
            (value == VALUE_FFN_OUT && plan->width[VALUE_FFN_POST] == 0);
@@ -464,7 +525,8 @@ static enum layer_value backward_needs(const struct layer_plan *plan, const stru
                      ? step->trains && (kind == TAPE_BACKWARD_INPUT    ? late || early
                                         : kind == TAPE_BACKWARD_WEIGHT ? !late
                                                                        : true)
-                     : step->kind == STEP_ATTENTION || step->kind == STEP_NORM || step->kind == STEP_QK_NORM;
+                     : step->kind == STEP_ATTENTION || step->kind == STEP_NORM ||
+                           step->kind == STEP_QK_NORM || step->kind == STEP_DELTA || step->kind == STEP_GATE;
     return reads && step->in != VALUE_X && !plan->kept[step->in] ? step->in : VALUE_NONE;
 }
 
@@ -529,7 +591,9 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
     /* where experts are on other ranks, their gradient of FFN_NORM is written before the first entry */
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
-    return weights || given || layer_gradient_of(step->in) == value || layer_gradient_of(step->out) == value;
+    bool gates = value == VALUE_MIXED && (step->kind == STEP_GATE || step->kind == STEP_DELTA);
+    return weights || given || gates || layer_gradient_of(step->in) == value ||
+           layer_gradient_of(step->out) == value;
 }
 
 /* Returns the width of an fp32 copy of the output's gradient, which a trained bias of a 16-bit output needs
@@ -551,6 +615,8 @@ static uint64_t scratch_bytes(const struct layer_plan *plan, const struct tape_e
         return 0; /* linear steps, which alone need scratch in forward, are never recomputed */
     if (step->kind == STEP_ATTENTION)
         return 4ull * plan->width[VALUE_LSE];
+    if (step->kind == STEP_DELTA)
+        return step->scratch;
     uint32_t dropped = dropout && step->ranks > 0 ? step->inputs * (plan->sixteen[step->in] ? 2 : 1) : 0;
     return 4 * rows * (step->ranks + dropped + step_bias_width(plan, step));
 }
@@ -628,6 +694,7 @@ bool layer_alike(const struct model_config *config, const struct layer_method *m
         if (lora_rank_at(&method->lora, a, site) != lora_rank_at(&method->lora, b, site))
             return false;
     return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+           model_layer_is_delta(config, a) == model_layer_is_delta(config, b) &&
            (!packed || config->packing.layer[a] == config->packing.layer[b]);
 }
 

@@ -31,7 +31,7 @@ enum {
     LAYER_TENSORS_MAX = 40,
     LAYER_STEPS_MAX = 20,
     LAYER_TAPE_MAX = 48,
-    LAYER_MEMBERS_MAX = 3,
+    LAYER_MEMBERS_MAX = 4,
     LAYER_TARGETS_MAX = 16 /* most bits of enum lora_target */
 };
 
@@ -93,8 +93,12 @@ enum tensor_role {
     TENSOR_MATRIX, /* the matrix of `target` */
     TENSOR_BIAS,   /* the bias beside the matrix of `target` */
     TENSOR_ROUTER,
-    TENSOR_LORA_A, /* [rank, inputs]: A of the adapter on the matrix of `target` */
-    TENSOR_LORA_B  /* [outputs, rank]: B of the adapter on the matrix of `target` */
+    TENSOR_DELTA_CONV,    /* [channels, taps]: a gated delta net's convolution, always in fp32 */
+    TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
+    TENSOR_DELTA_DT_BIAS, /* added to what the decay is made from */
+    TENSOR_DELTA_NORM,    /* the norm of each head's output */
+    TENSOR_LORA_A,        /* [rank, inputs]: A of the adapter on the matrix of `target` */
+    TENSOR_LORA_B         /* [outputs, rank]: B of the adapter on the matrix of `target` */
 };
 
 struct layer_tensor {
@@ -140,12 +144,16 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
 enum layer_value {
     VALUE_X,
     VALUE_NORM,        /* norm(x) */
+    VALUE_MIXED,       /* where there are gates: what they are made from, with q, k and v */
     VALUE_QKV,         /* q, k and v side by side */
     VALUE_QKV_NORM,    /* q, k and v after the norms of q and k */
     VALUE_QKV_ROUNDED, /* q, k and v in 16 bits, where attention reads them so */
+    VALUE_ERROR,       /* what a gated delta net's state does not predict of v */
     VALUE_ATT,
-    VALUE_LSE,     /* logarithms of the softmax's sums, one per head */
-    VALUE_ATT_OUT, /* attention's output, where it is normed or scaled before it is added */
+    VALUE_LSE,      /* logarithms of the softmax's sums, one per head */
+    VALUE_ATT_NORM, /* a gated delta net's output, each head normed */
+    VALUE_GATED,    /* attention's output times its gate */
+    VALUE_ATT_OUT,  /* attention's output, where it is normed or scaled before it is added */
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
@@ -168,11 +176,15 @@ enum layer_value {
 
 enum layer_step_kind {
     STEP_NORM,      /* out = norm(in) */
-    STEP_QK_NORM,   /* out = in, of which q and k are normed */
+    STEP_QK_NORM,   /* out = in, of which q and k are normed; without weights: scaled to length 1 */
     STEP_LINEAR,    /* out = [add +] in W^T [+ bias] [+ adapters] */
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
+    STEP_SPLIT,     /* out = q, k and v of in, without the gates */
+    STEP_CONV,      /* out = silu of the causal convolution of in's first columns */
+    STEP_DELTA,     /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR */
+    STEP_GATE,      /* out = in times the gates in VALUE_MIXED: sigmoid, or silu in a gated delta net */
     STEP_ADD,       /* out = add + config.branch_scale * in */
     STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
@@ -196,17 +208,19 @@ struct layer_step {
     enum layer_step_kind kind;
     enum layer_value in, out, add; /* add: VALUE_NONE if nothing is added */
     int32_t norm, norm_k; /* indices in layer_tensors.list of a norm's weights; norm_k: of the norm of k */
+    int32_t conv, decay, dt_bias; /* the same of STEP_CONV's weights and of STEP_DELTA's vectors */
     /* The fields below, except `kept`, belong to linear steps alone. */
     bool experts; /* each expert has matrices of its own and multiplies the rows routed to it */
     uint32_t inputs, outputs, ranks; /* ranks: the sum of the members' ranks */
     uint32_t member_count;
     struct layer_member members[LAYER_MEMBERS_MAX];
-    bool stacked; /* the members' matrices lie one behind the other in fp32, as one matrix */
-    bool kept;    /* a forward pass that only serves backward runs this step */
-    bool kept_z;  /* where the step is not kept, a forward pass that only serves backward computes its
-                     adapters' A x */
-    bool trains;  /* one of its matrices, biases or adapters is trained */
-    uint64_t z;   /* offset of A x, [ranks], in the micro-batch's slot, bytes per token */
+    bool stacked;     /* the members' matrices lie one behind the other in fp32, as one matrix */
+    bool kept;        /* a forward pass that only serves backward runs this step */
+    bool kept_z;      /* where the step is not kept, a forward pass that only serves backward computes its
+                         adapters' A x */
+    bool trains;      /* one of its matrices, biases or adapters is trained */
+    uint64_t scratch; /* STEP_DELTA: memory that its backward uses, bytes per token */
+    uint64_t z;       /* offset of A x, [ranks], in the micro-batch's slot, bytes per token */
     /* offset in the workspace of dropped-out inputs and, for 16-bit inputs, of their fp32 copies; bytes per
      * token */
     uint64_t forward_scratch;
@@ -280,6 +294,13 @@ bool layer_gradient_is_stream(enum layer_value value);
 /* Returns true if backward overwrites the value with its gradient. */
 bool layer_gradient_in_place(enum layer_value value);
 enum layer_value layer_gradient_of(enum layer_value value);
+
+/* Returns the floats of workspace per token that backward of a gated delta net needs
+ * (op_delta_backward.work). */
+static inline uint32_t layer_delta_scratch(uint32_t heads, uint32_t key_dim)
+{
+    return heads * (2 * key_dim + (key_dim + 31) / 32 + 1);
+}
 
 /* Makes the plan of a layer, counted from 0, under a method. config is within its limits (config.h). */
 void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,

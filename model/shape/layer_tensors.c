@@ -211,6 +211,17 @@ int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_
     return (int32_t)at;
 }
 
+int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels)
+{
+    uint32_t at = tensor_add(maker, (struct layer_tensor){.role = TENSOR_DELTA_CONV,
+                                                          .rows = channels,
+                                                          .columns = MODEL_DELTA_TAPS,
+                                                          .copies = 1,
+                                                          .trained = maker->method->full});
+    stack_place(maker, at, 1);
+    return (int32_t)at;
+}
+
 static void panel_for(struct layer_tensors *out, const struct layer_tensor *tensor)
 {
     uint64_t row = 4ull * tensor->columns, rows = PANEL_BYTES / row > 0 ? PANEL_BYTES / row : 1;
@@ -368,7 +379,11 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
                                                               [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
                                                               [TENSOR_NORM_Q] = ARCH_NORM_Q,
                                                               [TENSOR_NORM_K] = ARCH_NORM_K,
-                                                              [TENSOR_ROUTER] = ARCH_ROUTER};
+                                                              [TENSOR_ROUTER] = ARCH_ROUTER,
+                                                              [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
+                                                              [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
+                                                              [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
+                                                              [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM};
     if (tensor->role == TENSOR_HEAD && config->tied)
         return ARCH_EMBEDDING;
     if (tensor->target == 0)
@@ -382,7 +397,9 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
-    const char *suffix = tensor->role == TENSOR_BIAS     ? ".bias"
+    bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS;
+    const char *suffix = bare                            ? ""
+                         : tensor->role == TENSOR_BIAS   ? ".bias"
                          : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"
                          : tensor->role == TENSOR_LORA_B ? ".lora_B.weight"
                                                          : ".weight";

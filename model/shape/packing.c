@@ -7,9 +7,11 @@
 #include "model/shape/blocks.h"
 #include "model/files/pack.h"
 
+enum { PACKING_MATRICES_EARLIER = 9 }; /* matrices of a layer before there were gated delta nets */
+
 int packing_site(enum arch_tensor tensor)
 {
-    if (tensor >= ARCH_Q && tensor <= ARCH_GATE_UP)
+    if (tensor >= ARCH_Q && tensor <= ARCH_DELTA_OUT)
         return (int)(tensor - ARCH_Q);
     if (tensor >= ARCH_EXPERT_GATE && tensor <= ARCH_EXPERT_DOWN)
         return (int)(tensor - ARCH_EXPERT_GATE) + __builtin_ctz(LORA_GATE);
@@ -121,7 +123,11 @@ static int ways_parse(const json_t *ways, struct model_packing *packing, struct 
         return invalid("ways", err);
     for (uint32_t way = 0; way < kept; way++)
         for (uint32_t m = 0; m < MODEL_MATRICES; m++) {
-            int kind = kind_parse(json_array_get(json_array_get(ways, way), m));
+            const json_t *kinds = json_array_get(ways, way);
+            /* a list from before gated delta nets ends where their matrices begin */
+            bool earlier =
+                json_array_size(kinds) == PACKING_MATRICES_EARLIER && m >= PACKING_MATRICES_EARLIER;
+            int kind = earlier ? PACK_F32 : kind_parse(json_array_get(kinds, m));
             if (kind < 0)
                 return invalid("ways", err);
             packing->matrix[way][m] = (uint8_t)kind;

@@ -411,7 +411,7 @@ static int check_tensor(const struct block_tensor *want, void *arg)
     if (!t)
         return err_set(check->err, ERR_NOT_FOUND, "the tensor \"%s\", which the config calls for, is missing",
                        want->name);
-    uint64_t cols = want->rank == 2 ? want->shape[1] : 1;
+    uint64_t cols = want->shape[1];
     if (t->nf4) {
         if (nf4_stored_shape((struct nf4_places *)(uintptr_t)t->nf4, want->shape[0], cols, check->err) < 0)
             return err_wrap(check->err, "the tensor \"%s\"", want->name);

@@ -58,6 +58,19 @@ static const struct catalogue_entry *entry_of(const struct planner_device *devic
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
 }
 
+/* Returns the mean FLOPs per squared row length of the class's blocks, of which those with gated delta nets
+ * have none. */
+static double class_squares(const struct block_list *blocks, enum cost_class cls)
+{
+    double sum = 0, count = 0;
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        bool of_it = cost_class_of(&blocks->blocks[b]) == cls;
+        sum += of_it ? blocks->blocks[b].flops_per_square : 0;
+        count += of_it ? 1 : 0;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
 /* Writes the FLOP/s and bytes/s that a catalogue entry is assumed to reach; `threads` is for CPUs. */
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
@@ -108,7 +121,9 @@ static int device_estimate(struct cost_device *cost, const struct planner_device
         const struct block *block = block_of_class(blocks, (enum cost_class)cls);
         if (!block)
             continue;
-        if (curve_estimate(&cost->curves[cls], block, (enum cost_class)cls, entry, workload, threads, err) <
+        struct block mean = *block;
+        mean.flops_per_square = class_squares(blocks, (enum cost_class)cls);
+        if (curve_estimate(&cost->curves[cls], &mean, (enum cost_class)cls, entry, workload, threads, err) <
             0)
             return -1;
         double trained = workload->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
@@ -143,7 +158,8 @@ static int device_measured(struct cost_device *cost, const struct planner_device
             continue;
         double per_token = block->flops_per_token > 0 ? block->flops_per_token : 1;
         if (cost_curve_build(&cost->curves[cls], profile->points[kind], profile->point_count[kind], kind,
-                             block->flops_per_square / per_token, HEAD_PER_TOKEN, err) < 0)
+                             class_squares(blocks, (enum cost_class)cls) / per_token, HEAD_PER_TOKEN,
+                             err) < 0)
             return -1;
         cost->step_s[cls] = profile->step_s[kind];
     }

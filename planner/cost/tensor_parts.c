@@ -8,13 +8,14 @@ const char *tensor_lacks(const struct problem *p)
 {
     const struct workload *w = p->workload;
     const struct model_config *c = w->config;
-    return c->experts > 0      ? "experts are not cut into matrices"
-           : c->kv_heads < 2   ? "matrices are cut between key heads, and the model has one"
-           : c->packed_qkv     ? "q, k and v of this model are one matrix, and so are gate and up"
-           : c->packed_gate_up ? "gate and up of this model are one matrix"
-           : c->post_norms     ? "attention's and the FFN's outputs are normed before they are added"
-           : c->qk_norm == 2   ? "a norm goes over all heads together"
-           : w->moments8       ? "8-bit moments are kept in blocks of values, which cuts would divide"
+    return c->experts > 0             ? "experts are not cut into matrices"
+           : c->delta_value_heads > 0 ? "the heads of gated delta nets are not cut"
+           : c->kv_heads < 2          ? "matrices are cut between key heads, and the model has one"
+           : c->packed_qkv            ? "q, k and v of this model are one matrix, and so are gate and up"
+           : c->packed_gate_up        ? "gate and up of this model are one matrix"
+           : c->post_norms            ? "attention's and the FFN's outputs are normed before they are added"
+           : c->qk_norm == 2          ? "a norm goes over all heads together"
+           : w->moments8              ? "8-bit moments are kept in blocks of values, which cuts would divide"
            : w->boundary != PLAN_F32 && w->compute == COMPUTE_FP32
                ? "boundary tensors are sums in fp32, and placement.boundary asks for 16 bits"
            : p->column_unit == 0 && p->part_least ? "cuts between key heads would divide blocks of values "

@@ -15,6 +15,10 @@ static void families_match_fp64_on_gpus(void **state)
                (struct train_options){.steps = 2, .micro_batch_rows = 2, .recompute = true});
     run_golden("olmo2", "lora", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 2});
     run_golden("glm4", "full", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 4});
+    run_golden("qwen3_5", "full", "emulated", 1,
+               (struct train_options){.cuts = {2}, .cut_count = 1, .steps = 2, .micro_batch_rows = 2});
+    run_golden("qwen3_5-nested", "lora", "emulated", 1,
+               (struct train_options){.steps = 2, .micro_batch_rows = 4});
     unsetenv("MOTLEY_EMULATED");
 }
 

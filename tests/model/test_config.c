@@ -269,7 +269,7 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
     assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_LONGROPE);
     c = parsed("Qwen3-8B");
-    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP));
+    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA));
 }
 
 static void old_and_new_rotary_settings_mean_the_same(void **state)
@@ -443,6 +443,7 @@ static void language_models_inside_others_are_found(void **state)
         {"{'model_type':'qwen2_5_vl','tie_word_embeddings':true}", MODEL_QWEN2_5_VL, true},
         {"{'model_type':'qwen2_5_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN2_5_VL, true},
         {"{'model_type':'qwen3_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN3_VL, false},
+        {"{'model_type':'qwen3_5','text_config':{'model_type':'qwen3_5_text'}}", MODEL_QWEN3_5, false},
         {"{'model_type':'mistral3','tie_word_embeddings':false,'text_config':{'model_type':'ministral3'}}",
          MODEL_MINISTRAL3, false},
         {"{'model_type':'mistral3','text_config':{'hidden_size':32,'intermediate_size':64,'vocab_size':64,"
@@ -496,6 +497,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "llama_4_scaling_beta");
     refused_whole("{'model_type':'granite','residual_multiplier':0.0}", "residual_multiplier");
     refused_whole("{'model_type':'helium','head_dim':64}", "head_dim");
+    refused_whole("{'model_type':'qwen3_5_text','linear_conv_kernel_dim':3}", "linear_conv_kernel_dim: 3");
+    refused_whole("{'model_type':'qwen3_5_text','linear_key_head_dim':256}", "linear_key_head_dim");
+    refused_whole("{'model_type':'qwen3_5_text','linear_num_key_heads':3}", "linear_num_value_heads: 32 is");
+    refused_whole("{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':['sliding_attention']}",
+                  "layer_types[0]: only linear_attention");
 }
 
 int main(void)

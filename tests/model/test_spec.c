@@ -506,7 +506,7 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {"tiny-olmoe", "{}, train: {router_aux: true}", NULL},
         {MINISTRAL3, "{}, train: {steps: 1}, sample: {prompt: x}", NULL},
         {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
-        {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: llama.cpp has no models of type \"helium\""},
+        {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"helium\" are not"},
         {HELIUM, "{}, result: {kind: merged}", NULL},
         {GLM4, "{targets: [q_proj, gate_up_proj]}", NULL},
         {GLM4, "{targets: [gate_proj]}",

@@ -1,0 +1,268 @@
+#include "engine/stage/delta.h"
+
+#include <math.h>
+
+#include "engine/stage/kv_cache.h"
+
+/* Where the parts of VALUE_MIXED begin in a layer with a gated delta net, and the widths of q (or k) and v.
+ */
+struct delta_shape {
+    uint32_t keys, values, channels, z, b, a, width;
+};
+
+static const struct model_config *config_of(const struct layer_run *run)
+{
+    return &run->pass->stage->config;
+}
+
+static struct delta_shape shape_of(const struct layer_run *run)
+{
+    const struct model_config *c = config_of(run);
+    struct delta_shape s = {.keys = model_delta_keys(c), .values = model_delta_values(c)};
+    s.channels = s.z = 2 * s.keys + s.values;
+    s.b = s.z + s.values;
+    s.a = s.b + c->delta_value_heads;
+    s.width = s.a + c->delta_value_heads;
+    return s;
+}
+
+static void queue_step(const struct layer_run *run, const struct op *op)
+{
+    queue_op(&run->pass->queue, op);
+}
+
+static struct operand tensor_of(const struct layer_run *run, int32_t tensor)
+{
+    return tensor_at(run->block, &run->plan->tensors.list[tensor]);
+}
+
+static struct operand gradient_of(const struct layer_run *run, int32_t tensor)
+{
+    return tensor_gradient(run->block, &run->plan->tensors.list[tensor]);
+}
+
+static struct operand meta(const struct layer_run *run, uint64_t at)
+{
+    return pass_meta(run->pass, at, DTYPE_U32);
+}
+
+/* --- attention with gates --- */
+
+/* Copies q, k and v between VALUE_MIXED, whose heads of q have a gate behind them, and VALUE_QKV. */
+static void split_copy(const struct layer_run *run, struct operand mixed, struct operand qkv, bool back)
+{
+    const struct model_config *c = config_of(run);
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    struct op_copy heads = {.rows = run->pass->tokens,
+                            .vectors = c->heads,
+                            .width = c->head_dim,
+                            .ldx = run->plan->width[back ? VALUE_QKV : VALUE_MIXED],
+                            .ldy = run->plan->width[back ? VALUE_MIXED : VALUE_QKV],
+                            .vx = (back ? 1 : 2) * c->head_dim,
+                            .vy = (back ? 2 : 1) * c->head_dim,
+                            .x = back ? qkv : mixed,
+                            .y = back ? mixed : qkv};
+    struct operand mixed_kv = operand_skip(mixed, 2ull * q), kv_at = operand_skip(qkv, q);
+    queue_step(run, &(struct op){.kind = OP_COPY, .copy = heads});
+    queue_copy(&run->pass->queue, run->pass->tokens, 2 * kv, back ? kv_at : mixed_kv, heads.ldx,
+               back ? mixed_kv : kv_at, heads.ldy);
+}
+
+void split_forward(const struct layer_run *run)
+{
+    split_copy(run, run_value(run, VALUE_MIXED), run_value(run, VALUE_QKV), false);
+}
+
+void split_backward(const struct layer_run *run)
+{
+    split_copy(run, run_gradient(run, VALUE_MIXED), run_gradient(run, VALUE_QKV), true);
+}
+
+static struct op_gate gate_of(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct model_config *c = config_of(run);
+    bool delta = model_layer_is_delta(c, run->layer);
+    struct op_gate op = {.rows = run->pass->tokens,
+                         .vectors = delta ? 1 : c->heads,
+                         .width = delta ? model_delta_values(c) : c->head_dim,
+                         .ldz = run->plan->width[VALUE_MIXED],
+                         .vz = delta ? model_delta_values(c) : 2 * c->head_dim,
+                         .kind = delta ? GATE_SILU : GATE_SIGMOID,
+                         .x = run_value(run, step->in),
+                         .y = run_value(run, step->out)};
+    op.z = operand_skip(run_value(run, VALUE_MIXED), delta ? shape_of(run).z : c->head_dim);
+    return op;
+}
+
+void gate_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    queue_step(run, &(struct op){.kind = OP_GATE, .gate = gate_of(run, step)});
+}
+
+void gate_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    struct op_gate forward = gate_of(run, step);
+    struct operand mixed = run_value(run, VALUE_MIXED), d = run_gradient(run, VALUE_MIXED);
+    forward.y = (struct operand){0};
+    if (forward.vectors > 1) /* the gates are between the heads of q, whose gradient comes later */
+        queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * run->plan->width[VALUE_MIXED]);
+    queue_step(run, &(struct op){.kind = OP_GATE_BACKWARD,
+                                 .gate_backward = {.forward = forward,
+                                                   .dy = run_gradient(run, step->out),
+                                                   .dx = run_gradient(run, step->in),
+                                                   .dz = operand_skip(d, (forward.z.at - mixed.at) / 4)}});
+}
+
+/* --- gated delta nets --- */
+
+/* The norm that scales q (which = 0) or k to length 1: x / sqrt(mean(x^2) + eps / n) / sqrt(n) is x /
+ * sqrt(sum(x^2) + eps) for n values. transformers' eps is 1e-6, and q is divided by sqrt(n) once more. */
+static struct op_rmsnorm unit_norm(const struct layer_run *run, uint32_t which)
+{
+    const struct model_config *c = config_of(run);
+    uint32_t n = c->delta_key_dim, at = which * model_delta_keys(c), ld = run->plan->width[VALUE_QKV];
+    return (struct op_rmsnorm){.rows = run->pass->tokens,
+                               .width = n,
+                               .vectors = c->delta_key_heads,
+                               .ldx = ld,
+                               .ldy = ld,
+                               .eps = 1e-6f / (float)n,
+                               .offset = (float)(which == 0 ? 1.0 / n : 1.0 / sqrt((double)n)),
+                               .x = operand_skip(run_value(run, VALUE_QKV), at),
+                               .y = operand_skip(run_value(run, VALUE_QKV_NORM), at)};
+}
+
+void unit_norm_forward(const struct layer_run *run)
+{
+    const struct delta_shape s = shape_of(run);
+    for (uint32_t which = 0; which < 2; which++)
+        queue_step(run, &(struct op){.kind = OP_RMSNORM, .rmsnorm = unit_norm(run, which)});
+    queue_copy(&run->pass->queue, run->pass->tokens, s.values,
+               operand_skip(run_value(run, VALUE_QKV), 2ull * s.keys), s.channels,
+               operand_skip(run_value(run, VALUE_QKV_NORM), 2ull * s.keys), s.channels);
+}
+
+void unit_norm_backward(const struct layer_run *run)
+{
+    for (uint32_t which = 0; which < 2; which++) {
+        struct op_rmsnorm norm = unit_norm(run, which);
+        struct operand d = operand_skip(run_gradient(run, VALUE_QKV), which * shape_of(run).keys);
+        queue_step(run, &(struct op){.kind = OP_RMSNORM_BACKWARD,
+                                     .rmsnorm_backward = {.rows = norm.rows,
+                                                          .width = norm.width,
+                                                          .vectors = norm.vectors,
+                                                          .ldx = norm.ldx,
+                                                          .lddy = norm.ldx,
+                                                          .lddx = norm.ldx,
+                                                          .eps = norm.eps,
+                                                          .offset = norm.offset,
+                                                          .x = norm.x,
+                                                          .dy = d,
+                                                          .dx = d}});
+    }
+}
+
+static struct op_conv conv_of(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct delta_shape s = shape_of(run);
+    return (struct op_conv){.tokens = run->pass->tokens,
+                            .width = s.channels,
+                            .ldx = s.width,
+                            .ldy = s.channels,
+                            .x = run_value(run, VALUE_MIXED),
+                            .weight = tensor_of(run, step->conv),
+                            .positions = meta(run, run->pass->stage->layout.slot.positions)};
+}
+
+static uint32_t layer_within(const struct layer_run *run)
+{
+    return run->layer - run->pass->stage->layout.layer_begin;
+}
+
+void conv_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    struct op op = {.kind = OP_CONV, .conv = conv_of(run, step)};
+    op.conv.y = run_value(run, step->out);
+    if (run->pass->cache)
+        op.conv.past = kv_cache_past(run->pass->cache, layer_within(run));
+    queue_step(run, &op);
+}
+
+void conv_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    queue_step(run, &(struct op){.kind = OP_CONV_BACKWARD,
+                                 .conv_backward = {.forward = conv_of(run, step),
+                                                   .lddx = run->plan->width[VALUE_MIXED],
+                                                   .dy = run_gradient(run, step->out),
+                                                   .dx = run_gradient(run, step->in),
+                                                   .dweight = gradient_of(run, step->conv)}});
+}
+
+static struct op_delta delta_of(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct model_config *c = config_of(run);
+    const struct delta_shape s = shape_of(run);
+    struct operand qkv = run_value(run, step->in), mixed = run_value(run, VALUE_MIXED);
+    return (struct op_delta){.rows = run->pass->rows,
+                             .tokens = run->pass->tokens,
+                             .heads = c->delta_value_heads,
+                             .key_heads = c->delta_key_heads,
+                             .key_dim = c->delta_key_dim,
+                             .value_dim = c->delta_value_dim,
+                             .ld = s.channels,
+                             .ldg = s.width,
+                             .q = qkv,
+                             .k = operand_skip(qkv, s.keys),
+                             .v = operand_skip(qkv, 2ull * s.keys),
+                             .a = operand_skip(mixed, s.a),
+                             .b = operand_skip(mixed, s.b),
+                             .decay = tensor_of(run, step->decay),
+                             .dt_bias = tensor_of(run, step->dt_bias),
+                             .row_start = meta(run, run->pass->stage->layout.slot.row_start),
+                             .error = run_value(run, VALUE_ERROR)};
+}
+
+void delta_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    struct op op = {.kind = OP_DELTA, .delta = delta_of(run, step)};
+    op.delta.out = run_value(run, step->out);
+    if (run->pass->cache) {
+        op.delta.state = kv_cache_state(run->pass->cache, layer_within(run));
+        op.delta.begin = run->pass->cache_begin;
+    }
+    queue_step(run, &op);
+}
+
+/* y[heads] += the sum over tokens of x. */
+static void sum_heads(const struct layer_run *run, struct operand x, uint32_t ldx, struct operand y)
+{
+    if (y.buffer)
+        queue_step(run, &(struct op){.kind = OP_COLUMN_SUM,
+                                     .column_sum = {.rows = run->pass->tokens,
+                                                    .width = config_of(run)->delta_value_heads,
+                                                    .ldx = ldx,
+                                                    .x = x,
+                                                    .y = y}});
+}
+
+void delta_backward(const struct layer_run *run, const struct layer_step *step,
+                    const struct tape_entry *entry)
+{
+    const struct model_config *c = config_of(run);
+    const struct delta_shape s = shape_of(run);
+    struct operand d = run_gradient(run, step->in), mixed = run_gradient(run, VALUE_MIXED);
+    uint32_t floats = layer_delta_scratch(c->delta_value_heads, c->delta_key_dim) - c->delta_value_heads;
+    struct op_delta_backward op = {.forward = delta_of(run, step),
+                                   .ldd = s.channels,
+                                   .dout = run_gradient(run, step->out),
+                                   .work = run_scratch(run, entry->scratch),
+                                   .dq = d,
+                                   .dk = operand_skip(d, s.keys),
+                                   .dv = operand_skip(d, 2ull * s.keys),
+                                   .da = operand_skip(mixed, s.a),
+                                   .db = operand_skip(mixed, s.b)};
+    op.rates = operand_skip(op.work, (uint64_t)run->pass->tokens * floats);
+    queue_step(run, &(struct op){.kind = OP_DELTA_BACKWARD, .delta_backward = op});
+    sum_heads(run, op.da, s.width, gradient_of(run, step->dt_bias));
+    sum_heads(run, op.rates, c->delta_value_heads, gradient_of(run, step->decay));
+}
