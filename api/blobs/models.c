@@ -4,6 +4,7 @@
 #include "api/blobs/models.h"
 
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include "api/people/access.h"
 #include "api/request/blob_dir.h"
@@ -32,11 +33,9 @@
 enum { FILES_MAX = 512, BASE_NAME_MAX = 4095, BASE_REVISION_MAX = 255 /* bytes */ };
 
 struct registration {
-    struct pool_task task; /* must come first: a pointer to the task is cast to the registration */
     struct app *app;
     struct principal principal;
-    struct call *call; /* what is answered; NULL: `fetched` is called */
-    registration_done_fn *fetched;
+    registration_done_fn *fetched; /* called at the end of registration_fetch; NULL: a request waits */
     void *arg;
     char name[STORE_NAME_MAX + 1];
     struct sharing sharing; /* the group's name is borrowed from the call's body */
@@ -48,11 +47,9 @@ struct registration {
     atomic_bool stopped;           /* the fetch is not wanted any more */
     json_t *files;                 /* [{"name","size","sha256","path"?}] */
     json_t *manifests;             /* the files' manifests, in order */
-    size_t at;                     /* index of the file that is being looked up or recorded */
     json_t *config, *info;
     json_t *base; /* {"name","revision"?}, or NULL */
     char content[DIGEST_HEX_SIZE];
-    struct err err;
 };
 
 static void registration_free(struct registration *r)
@@ -81,27 +78,6 @@ static struct registration *registration_create(struct app *app, const struct pr
         return r;
     registration_free(r);
     return NULL;
-}
-
-static void registration_fail(struct registration *r, const struct err *err)
-{
-    struct err why = *err; /* it may lie in `r` */
-    if (!r->call) {
-        registration_done_fn *fetched = r->fetched;
-        void *arg = r->arg;
-        registration_free(r);
-        fetched(arg, &why, NULL);
-        return;
-    }
-    /* of a hub's refusals: it is the server's token that may not, not the caller's */
-    const bool not_ours = *r->hub.id && (err->code == ERR_AUTH || err->code == ERR_DENIED);
-    if (not_ours)
-        call_problem(r->call, 422, err_code_name(ERR_INVALID), NULL, "%s", err->text);
-    else if (err->code == ERR_NOT_FOUND || err->code == ERR_INVALID)
-        call_problem(r->call, 422, err_code_name(err->code), NULL, "%s", err->text);
-    else
-        call_refuse(r->call, err);
-    registration_free(r);
 }
 
 /* ---- on a pool thread ---- */
@@ -268,21 +244,17 @@ static int fetch_model(struct registration *r, struct err *err)
     return r->path ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model");
 }
 
-static void register_work(struct pool_task *task)
+static int register_work(void *arg, struct err *err)
 {
-    struct registration *r = (struct registration *)task;
+    struct registration *r = arg;
     char folder[BLOB_PATH_MAX];
-    if (*r->hub.id && fetch_model(r, &r->err) < 0) {
-        if (r->call)
-            err_wrap(&r->err, "hub");
-        return;
-    }
-    if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), &r->err) == 0)
+    if (*r->hub.id && fetch_model(r, err) < 0)
+        return r->fetched ? -1 : err_wrap(err, "hub");
+    if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), err) == 0)
         r->base = base_of_path(folder);
-    if (r->path && hash_local(r, r->app->config->model_bytes_max, &r->err) < 0)
-        return;
-    if (content_of(r, &r->err) == 0)
-        parsed_model(r->app, r->files, &r->config, &r->info, &r->err);
+    if ((r->path && hash_local(r, r->app->config->model_bytes_max, err) < 0) || content_of(r, err) < 0)
+        return -1;
+    return parsed_model(r->app, r->files, &r->config, &r->info, err);
 }
 
 /* ---- on the loop's thread ---- */
@@ -302,97 +274,92 @@ static json_t *answer_of(const struct registration *r)
                      r->base, "files", files);
 }
 
-static void model_recorded(void *arg, const struct err *err)
+/* Looks up an uploaded file of the model, and takes its size and manifest. */
+static int take_uploaded(struct registration *r, size_t index, struct err *err)
 {
-    struct registration *r = arg;
-    if (err) {
-        registration_fail(r, err);
-        return;
+    struct wait wait = wait_of(r->app);
+    json_t *file = json_array_get(r->files, index), *size = json_object_get(file, "size");
+    const char *sha256 = json_string_value(json_object_get(file, "sha256"));
+    if (wait_end(&wait, store_blob_get(r->app->store, &r->principal, sha256, wait_doc, &wait, err), err) < 0)
+        return err->code != ERR_NOT_FOUND
+                   ? -1
+                   : err_set(err, ERR_INVALID, "files[%zu]: %s (%s) was not uploaded", index,
+                             json_string_value(json_object_get(file, "name")), sha256);
+    json_t *manifest = json_object_get(wait.doc, "manifest"), *bytes = json_object_get(wait.doc, "size");
+    int rc = 0;
+    if (!json_is_object(manifest))
+        rc = err_set(err, ERR_INTERNAL, "files[%zu]: the uploaded file has no manifest", index);
+    else if (size && json_integer_value(size) != json_integer_value(bytes))
+        rc = err_set(err, ERR_INVALID, "files[%zu].size: it is %lld, the uploaded file has %lld bytes", index,
+                     (long long)json_integer_value(size), (long long)json_integer_value(bytes));
+    if (rc == 0) {
+        json_object_set(file, "size", bytes);
+        if (json_is_string(json_object_get(wait.doc, "path")))
+            json_object_set(file, "path", json_object_get(wait.doc, "path"));
+        json_array_append(r->manifests, manifest);
     }
-    submits_forget(r->app->submits);
-    if (r->call)
-        call_json(r->call, 201, answer_of(r), NULL);
-    else
-        r->fetched(r->arg, NULL, r->content);
-    registration_free(r);
+    json_decref(wait.doc);
+    return rc;
 }
 
-static void record_next(struct registration *r);
-
-static void file_recorded(void *arg, const struct err *err)
+/* Records a file of a model that is registered by reference, as a blob with a path. */
+static int file_record(struct registration *r, size_t index, struct err *err)
 {
-    struct registration *r = arg;
-    if (err) {
-        registration_fail(r, err);
-        return;
+    struct wait wait = wait_of(r->app);
+    const json_t *file = json_array_get(r->files, index);
+    const struct store_blob blob = {.sha256 = json_string_value(json_object_get(file, "sha256")),
+                                    .size = json_integer_value(json_object_get(file, "size")),
+                                    .path = json_string_value(json_object_get(file, "path")),
+                                    .manifest = json_array_get(r->manifests, index)};
+    return wait_end(&wait, store_blob_put(r->app->store, &r->principal, &blob, wait_done, &wait, err), err);
+}
+
+struct sent_wait {
+    struct wait wait; /* must come first, since wait_done takes its address */
+    int64_t bytes;
+};
+
+static void sent_counted(void *arg, const struct err *err, int64_t bytes)
+{
+    ((struct sent_wait *)arg)->bytes = bytes;
+    wait_done(arg, err);
+}
+
+/* Registers a model: uploaded files are looked up; a model of the Hub is fetched, after what the person has
+ * here without it was counted, since it may be here already; then the files are hashed and read, and the
+ * model is recorded. */
+static int registration_run(struct registration *r, struct err *err)
+{
+    struct app *app = r->app;
+    struct wait wait = wait_of(app);
+    if (*r->hub.id) {
+        struct sent_wait sent = {.wait = wait};
+        if (wait_end(&sent.wait,
+                     store_sent_bytes(app->store, r->principal.id, r->hub.id, sent_counted, &sent, err),
+                     err) < 0)
+            return -1;
+        r->sent_bytes = (uint64_t)sent.bytes;
     }
-    r->at++;
-    record_next(r);
-}
-
-/* Records the next file of a model that is registered by reference, as a blob with a path. After the last
- * file, records the model itself. */
-static void record_next(struct registration *r)
-{
-    struct store *store = r->app->store;
-    int rc;
-    if (r->path && r->at < json_array_size(r->files)) {
-        const json_t *file = json_array_get(r->files, r->at);
-        struct store_blob blob = {.sha256 = json_string_value(json_object_get(file, "sha256")),
-                                  .size = json_integer_value(json_object_get(file, "size")),
-                                  .path = json_string_value(json_object_get(file, "path")),
-                                  .manifest = json_array_get(r->manifests, r->at)};
-        rc = store_blob_put(store, &r->principal, &blob, file_recorded, r, &r->err);
-    } else {
-        struct store_model_new model = {.name = r->name,
-                                        .content = r->content,
-                                        .config = r->config,
-                                        .files = r->files,
-                                        .info = r->info,
-                                        .base = r->base,
-                                        .fetched = *r->hub.id != '\0',
-                                        .sharing = r->sharing};
-        rc = store_model_put(store, &r->principal, &model, model_recorded, r, &r->err);
-    }
-    if (rc < 0)
-        registration_fail(r, &r->err);
-}
-
-static void register_done(struct pool_task *task)
-{
-    struct registration *r = (struct registration *)task;
-    pool_ran(task, &r->err);
-    if (r->err.code) {
-        registration_fail(r, &r->err);
-        return;
-    }
-    r->at = 0;
-    record_next(r);
-}
-
-static void register_run(struct registration *r)
-{
-    r->task.work = register_work;
-    r->task.done = register_done;
-    if (pool_run(*r->hub.id ? r->app->fetches : r->app->pool, &r->task, &r->err) < 0)
-        registration_fail(r, &r->err);
-}
-
-static void fetch_counted(void *arg, const struct err *err, int64_t sent)
-{
-    struct registration *r = arg;
-    if (err) {
-        registration_fail(r, err);
-        return;
-    }
-    r->sent_bytes = (uint64_t)sent;
-    register_run(r);
-}
-
-/* Counts what the person has here without this model, which may be here already, and then fetches it. */
-static int fetch_begin(struct registration *r, struct err *err)
-{
-    return store_sent_bytes(r->app->store, r->principal.id, r->hub.id, fetch_counted, r, err);
+    for (size_t i = 0; !r->path && !*r->hub.id && i < json_array_size(r->files); i++)
+        if (take_uploaded(r, i, err) < 0)
+            return -1;
+    if (wait_work(app, *r->hub.id ? app->fetches : app->pool, register_work, r, err) < 0)
+        return -1;
+    for (size_t i = 0; r->path && i < json_array_size(r->files); i++)
+        if (file_record(r, i, err) < 0)
+            return -1;
+    const struct store_model_new model = {.name = r->name,
+                                          .content = r->content,
+                                          .config = r->config,
+                                          .files = r->files,
+                                          .info = r->info,
+                                          .base = r->base,
+                                          .fetched = *r->hub.id != '\0',
+                                          .sharing = r->sharing};
+    if (wait_end(&wait, store_model_put(app->store, &r->principal, &model, wait_done, &wait, err), err) < 0)
+        return -1;
+    submits_forget(app->submits);
+    return 0;
 }
 
 /* The name under which a model of the Hub is registered: its own without the owner, or the file's. */
@@ -400,6 +367,15 @@ static const char *name_on_hub(const struct hub_name *hub)
 {
     const char *path = *hub->file ? hub->file : hub->id, *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+static void fetch_run(void *arg)
+{
+    struct registration *r = arg;
+    struct err err = {0};
+    const int rc = registration_run(r, &err);
+    r->fetched(r->arg, rc < 0 ? &err : NULL, rc < 0 ? NULL : r->content);
+    registration_free(r);
 }
 
 int registration_fetch(struct app *app, const struct principal *principal, const char *word,
@@ -411,57 +387,17 @@ int registration_fetch(struct app *app, const struct principal *principal, const
     r->fetched = done;
     r->arg = arg;
     r->sharing.visibility = VISIBLE_MINE;
-    if (hub_name_parse(word, &r->hub, err) < 0 || fetch_begin(r, err) < 0) {
+    if (hub_name_parse(word, &r->hub, err) < 0) {
         registration_free(r);
         return -1;
     }
     snprintf(r->name, sizeof(r->name), "%.*s", STORE_NAME_MAX, name_on_hub(&r->hub));
     *out = r;
-    return 0;
-}
-
-static void file_found(void *arg, const struct err *err, json_t *doc);
-
-static void lookup_next(struct registration *r)
-{
-    if (r->at == json_array_size(r->files)) {
-        register_run(r);
-        return;
-    }
-    const char *sha256 = json_string_value(json_object_get(json_array_get(r->files, r->at), "sha256"));
-    if (store_blob_get(r->app->store, &r->principal, sha256, file_found, r, &r->err) < 0)
-        registration_fail(r, &r->err);
-}
-
-static void file_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct registration *r = arg;
-    json_t *file = json_array_get(r->files, r->at);
-    json_t *manifest = err ? NULL : json_object_get(doc, "manifest");
-    json_t *size = json_object_get(file, "size");
-    if (err && err->code == ERR_NOT_FOUND) {
-        err_set(&r->err, ERR_INVALID, "files[%zu]: %s (%s) was not uploaded", r->at,
-                json_string_value(json_object_get(file, "name")),
-                json_string_value(json_object_get(file, "sha256")));
-    } else if (err) {
-        r->err = *err;
-    } else if (!json_is_object(manifest)) {
-        err_set(&r->err, ERR_INTERNAL, "files[%zu]: the uploaded file has no manifest", r->at);
-    } else if (size && json_integer_value(size) != json_integer_value(json_object_get(doc, "size"))) {
-        err_set(&r->err, ERR_INVALID, "files[%zu].size: it is %lld, the uploaded file has %lld bytes", r->at,
-                (long long)json_integer_value(size),
-                (long long)json_integer_value(json_object_get(doc, "size")));
-    }
-    if (r->err.code) {
-        registration_fail(r, &r->err);
-        return;
-    }
-    json_object_set(file, "size", json_object_get(doc, "size"));
-    if (json_is_string(json_object_get(doc, "path")))
-        json_object_set(file, "path", json_object_get(doc, "path"));
-    json_array_append(r->manifests, manifest);
-    r->at++;
-    lookup_next(r);
+    if (wait_run(app, fetch_run, r, err) == 0)
+        return 0;
+    registration_free(r);
+    *out = NULL;
+    return -1;
 }
 
 static int take_file(struct json_reader *reader, const json_t *list, size_t index, json_t *files)
@@ -544,6 +480,17 @@ static int take_registration(struct call *call, struct registration *r, struct e
     return 0;
 }
 
+/* Answers why a registration that was allowed has failed. */
+static void answer_failure(struct call *call, const struct registration *r, const struct err *err)
+{
+    /* of a hub's refusals: it is the server's token that may not, not the caller's */
+    const bool not_ours = *r->hub.id && (err->code == ERR_AUTH || err->code == ERR_DENIED);
+    if (not_ours || err->code == ERR_NOT_FOUND || err->code == ERR_INVALID)
+        call_problem(call, 422, err_code_name(not_ours ? ERR_INVALID : err->code), NULL, "%s", err->text);
+    else
+        call_refuse(call, err);
+}
+
 void models_add(struct call *call)
 {
     struct err err = {0};
@@ -553,26 +500,18 @@ void models_add(struct call *call)
         call_fail(call, &err);
         return;
     }
-    r->call = call;
-    if (take_registration(call, r, &err) < 0) {
+    if (take_registration(call, r, &err) < 0)
         call_refuse(call, &err);
-        registration_free(r);
-    } else if (r->path && access_admin(&call->principal,
-                                       "path: only an administrator may register by reference", &err) < 0) {
+    else if ((r->path && access_admin(&call->principal,
+                                      "path: only an administrator may register by reference", &err) < 0) ||
+             (*r->hub.id && api_config_may_fetch(call->app->config, call->principal.admin, &err) < 0 &&
+              err_wrap(&err, "hub") < 0))
         call_fail(call, &err);
-        registration_free(r);
-    } else if (*r->hub.id && (api_config_may_fetch(call->app->config, call->principal.admin, &err) < 0
-                                  ? err_wrap(&err, "hub")
-                                  : fetch_begin(r, &err)) < 0) {
-        call_fail(call, &err);
-        registration_free(r);
-    } else if (*r->hub.id) {
-        return;
-    } else if (r->path) {
-        register_run(r);
-    } else {
-        lookup_next(r);
-    }
+    else if (registration_run(r, &err) < 0)
+        answer_failure(call, r, &err);
+    else
+        call_json(call, 201, answer_of(r), NULL);
+    registration_free(r);
 }
 
 void models_list(struct call *call)

@@ -11,8 +11,8 @@ struct registration;
 typedef void registration_done_fn(void *arg, const struct err *err, const char *content);
 
 /* Fetches a model of the Hub (hub/name.h) and registers it for the person under its own name there without
- * the owner. The person's limit of stored bytes counts. 'done' is called once, after the function has
- * returned 0, also when the api stops (ERR_CANCELLED). */
+ * the owner. The person's limit of stored bytes counts. 'done' is called once if the
+ * function returns 0, perhaps before that, also when the api stops (ERR_CANCELLED). */
 int registration_fetch(struct app *app, const struct principal *principal, const char *word,
                        registration_done_fn *done, void *arg, struct registration **out, struct err *err);
 

@@ -1,6 +1,7 @@
 /* Routes of jobs: lists, one job, commands, metrics, logs, plan, runs, trace, and why a job waits. */
 #include "api/jobs/jobs_private.h"
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include "api/people/access.h"
 
@@ -244,39 +245,18 @@ void jobs_remove(struct call *call)
 
 /* ---- parts of a job ---- */
 
-struct job_part {
-    void (*begin)(struct call *call, int64_t id);
-    int64_t id;
-};
-
-static void job_seen(void *arg, const struct err *err, json_t *doc)
+int job_visible(struct call *call, int64_t *id)
 {
-    (void)doc;
-    struct call *call = arg;
-    struct job_part *part = call->state;
-    if (err)
-        call_fail(call, err);
-    else
-        part->begin(call, part->id);
-}
-
-void job_part_read(struct call *call, void (*begin)(struct call *call, int64_t id))
-{
-    int64_t id;
+    struct wait wait = wait_of(call->app);
     struct err err = {0};
-    if (call_id(call, 0, "job", &id) < 0)
-        return;
-    struct job_part *part = malloc(sizeof(*part));
-    if (!part) {
-        err_set(&err, ERR_NOMEM, "out of memory");
+    if (call_id(call, 0, "job", id) < 0)
+        return -1;
+    const int rc =
+        wait_end(&wait, store_job_get(call->app->store, &call->principal, *id, wait_doc, &wait, &err), &err);
+    json_decref(wait.doc);
+    if (rc < 0)
         call_fail(call, &err);
-        return;
-    }
-    *part = (struct job_part){begin, id};
-    call->state = part;
-    call->state_free = free;
-    if (store_job_get(call->app->store, &call->principal, id, job_seen, call, &err) < 0)
-        call_fail(call, &err);
+    return rc;
 }
 
 static void buckets_begin(struct call *call, int64_t id, int64_t buckets)
@@ -295,14 +275,16 @@ static void buckets_begin(struct call *call, int64_t id, int64_t buckets)
         call_fail(call, &err);
 }
 
-static void metrics_begin(struct call *call, int64_t id)
+void jobs_metrics(struct call *call)
 {
-    int64_t buckets;
+    int64_t id, buckets;
     static const char *const kinds[] = {"all", "step", "eval", "sample", "ranks"};
     struct err err = {0};
     struct call_page page;
     const char *kind = call_query(call, "kind");
     bool known = !kind;
+    if (job_visible(call, &id) < 0)
+        return;
     for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         known |= strcmp(kind, kinds[i]) == 0;
     if (!known)
@@ -317,11 +299,6 @@ static void metrics_begin(struct call *call, int64_t id)
                           call, &err);
     if (err.code)
         call_fail(call, &err);
-}
-
-void jobs_metrics(struct call *call)
-{
-    job_part_read(call, metrics_begin);
 }
 
 static void logs_found(void *arg, const struct err *err, json_t *doc)
@@ -350,140 +327,80 @@ static void logs_found(void *arg, const struct err *err, json_t *doc)
     json_decref(page);
 }
 
-static void logs_begin(struct call *call, int64_t id)
-{
-    struct err err = {0};
-    struct call_page page;
-    if (call_page(call, LOGS_PAGE_MAX, LOGS_PAGE_MAX, 0, &page) == 0 &&
-        store_event_list(call->app->store, id, "log", page.after, page.limit, logs_found, call, &err) < 0)
-        call_fail(call, &err);
-}
-
 void jobs_logs(struct call *call)
 {
-    job_part_read(call, logs_begin);
-}
-
-static void plan_begin(struct call *call, int64_t id)
-{
+    int64_t id;
     struct err err = {0};
-    if (store_job_plan(call->app->store, id, call_answer_doc, call, &err) < 0)
+    struct call_page page;
+    if (job_visible(call, &id) == 0 && call_page(call, LOGS_PAGE_MAX, LOGS_PAGE_MAX, 0, &page) == 0 &&
+        store_event_list(call->app->store, id, "log", page.after, page.limit, logs_found, call, &err) < 0)
         call_fail(call, &err);
 }
 
 void jobs_plan(struct call *call)
 {
-    job_part_read(call, plan_begin);
-}
-
-static void runs_begin(struct call *call, int64_t id)
-{
+    int64_t id;
     struct err err = {0};
-    struct call_page page;
-    if (call_page(call, RUNS_PAGE_DEFAULT, STORE_PAGE_MAX, 0, &page) == 0 &&
-        store_job_runs(call->app->store, id, page.after, page.limit, call_answer_page, call, &err) < 0)
+    if (job_visible(call, &id) == 0 && store_job_plan(call->app->store, id, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
 void jobs_runs(struct call *call)
 {
-    job_part_read(call, runs_begin);
+    int64_t id;
+    struct err err = {0};
+    struct call_page page;
+    if (job_visible(call, &id) == 0 && call_page(call, RUNS_PAGE_DEFAULT, STORE_PAGE_MAX, 0, &page) == 0 &&
+        store_job_runs(call->app->store, id, page.after, page.limit, call_answer_page, call, &err) < 0)
+        call_fail(call, &err);
 }
 
 /* ---- the trace, as Chrome's format ---- */
 
-struct trace_parts {
-    struct pool_task task; /* must come first: a pointer to the task is cast to these parts */
-    struct call *call;
-    json_t *plan, *parts; /* copies for the pool thread */
-    json_t *answer;       /* made by the pool thread */
-    struct err err;
+struct trace_work {
+    json_t *plan, *parts; /* as the store answers them */
+    json_t *answer;
 };
 
-static void trace_free(struct trace_parts *parts)
+static int trace_work(void *arg, struct err *err)
 {
-    json_decref(parts->plan);
-    json_decref(parts->parts);
-    json_decref(parts->answer);
-    free(parts);
-}
-
-static void trace_work(struct pool_task *task)
-{
-    struct trace_parts *parts = (struct trace_parts *)task;
-    struct plan *plan = plan_from_json(parts->plan, &parts->err);
+    struct trace_work *work = arg;
+    struct plan *plan = plan_from_json(json_object_get(work->plan, "plan"), err);
     struct trace trace;
-    trace_init(&trace, 0);
+    int rc = plan ? 0 : -1;
     size_t index;
     json_t *part;
-    json_array_foreach (parts->parts, index, part)
-        if (!parts->err.code)
-            trace_from_json(json_object_get(part, "doc"), &trace, &parts->err);
-    if (plan && !parts->err.code)
-        parts->answer = trace_to_chrome(&trace, plan, "measured", 0, &parts->err);
+    trace_init(&trace, 0);
+    json_array_foreach (json_object_get(work->parts, "parts"), index, part)
+        if (rc == 0)
+            rc = trace_from_json(json_object_get(part, "doc"), &trace, err);
+    if (rc == 0 && !(work->answer = trace_to_chrome(&trace, plan, "measured", 0, err)))
+        rc = -1;
     trace_fini(&trace);
     plan_destroy(plan);
-}
-
-static void trace_done(struct pool_task *task)
-{
-    struct trace_parts *parts = (struct trace_parts *)task;
-    pool_ran(task, &parts->err);
-    if (parts->answer)
-        call_json(parts->call, 200, json_incref(parts->answer), NULL);
-    else
-        call_fail(parts->call, &parts->err);
-    trace_free(parts);
-}
-
-static void trace_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct trace_parts *parts = arg;
-    if (err) {
-        call_fail(parts->call, err);
-        trace_free(parts);
-        return;
-    }
-    parts->parts = json_incref(json_object_get(doc, "parts"));
-    parts->task.work = trace_work;
-    parts->task.done = trace_done;
-    if (pool_run(parts->call->app->pool, &parts->task, &parts->err) < 0) {
-        call_fail(parts->call, &parts->err);
-        trace_free(parts);
-    }
-}
-
-static void trace_plan_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct trace_parts *parts = arg;
-    if (err) {
-        call_fail(parts->call, err);
-        trace_free(parts);
-        return;
-    }
-    parts->plan = json_incref(json_object_get(doc, "plan"));
-    int64_t id = ((struct job_part *)parts->call->state)->id;
-    if (store_job_trace(parts->call->app->store, id, trace_found, parts, &parts->err) < 0) {
-        call_fail(parts->call, &parts->err);
-        trace_free(parts);
-    }
-}
-
-static void trace_begin(struct call *call, int64_t id)
-{
-    struct err err = {0};
-    struct trace_parts *parts = calloc(1, sizeof(*parts));
-    if (!parts)
-        err_set(&err, ERR_NOMEM, "out of memory for a trace");
-    else
-        parts->call = call;
-    if (!parts || store_job_plan(call->app->store, id, trace_plan_found, parts, &err) < 0) {
-        free(parts);
-        call_fail(call, &err);
-    }
+    return rc;
 }
 
 void jobs_trace(struct call *call)
 {
-    job_part_read(call, trace_begin);
+    struct app *app = call->app;
+    struct wait plan = wait_of(app), parts = wait_of(app);
+    struct trace_work work = {0};
+    struct err err = {0};
+    int64_t id;
+    if (job_visible(call, &id) < 0)
+        return;
+    int rc = wait_end(&plan, store_job_plan(app->store, id, wait_doc, &plan, &err), &err);
+    if (rc == 0)
+        rc = wait_end(&parts, store_job_trace(app->store, id, wait_doc, &parts, &err), &err);
+    work.plan = plan.doc;
+    work.parts = parts.doc;
+    if (rc == 0)
+        rc = wait_work(app, app->pool, trace_work, &work, &err);
+    json_decref(plan.doc);
+    json_decref(parts.doc);
+    if (rc == 0)
+        call_json(call, 200, work.answer, NULL);
+    else
+        call_fail(call, &err);
 }

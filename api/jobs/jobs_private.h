@@ -4,8 +4,8 @@
 
 #include "api/request/app.h"
 
-/* Reads the job's id from the path, checks that the asker may see the job, and then calls begin. Otherwise
- * answers the call. */
-void job_part_read(struct call *call, void (*begin)(struct call *call, int64_t id));
+/* Reads the job's id from the path, and waits for whether the asker may see the job. Returns -1 when the call
+ * was answered because of that. */
+int job_visible(struct call *call, int64_t *id);
 
 #endif

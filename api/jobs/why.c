@@ -1,5 +1,6 @@
 /* Answers why a job waits, when it should start, and what would let it start sooner. */
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,24 +14,12 @@
 #include "store/jobs.h"
 #include "store/records.h"
 
-struct why_request {
-    struct call *call;
-    json_t *answer; /* owned */
-};
-
 /* Adds to the reason what the scheduler cannot do, of this job or at all. */
-static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
+static void add_scheduler(json_t *answer, json_t *scheduler)
 {
-    struct why_request *request = arg;
-    json_t *answer = request->answer, *aside;
     const char *why = json_string_value(json_object_get(scheduler, "why"));
+    json_t *aside;
     size_t i;
-    if (err) {
-        json_decref(answer);
-        call_fail(request->call, err);
-        free(request);
-        return;
-    }
     json_array_foreach (json_object_get(scheduler, "set_aside"), i, aside)
         if (json_equal(json_object_get(aside, "job"), json_object_get(answer, "id")) &&
             !strstr(json_text_of(answer, "why"), "is set aside until"))
@@ -42,24 +31,6 @@ static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
     if (why && (state < 0 || !state_is_final(&job_machine, state)))
         json_object_set_new(answer, "why",
                             json_sprintf("%s. Before that: %s", why, json_text_of(answer, "why")));
-    call_json(request->call, 200, answer, NULL);
-    free(request);
-}
-
-/* Takes `answer` over. */
-static void answer_why(struct call *call, json_t *answer)
-{
-    struct err err;
-    struct why_request *request = malloc(sizeof(*request));
-    if (request)
-        *request = (struct why_request){call, answer};
-    else
-        err_set(&err, ERR_NOMEM, "out of memory for an answer");
-    if (request && store_health_get(call->app->store, scheduler_found, request, &err) == 0)
-        return;
-    free(request);
-    json_decref(answer);
-    call_fail(call, &err);
 }
 
 /* Puts a change into words. */
@@ -98,26 +69,16 @@ static json_t *change_words(const json_t *change)
     return json_string("on any devices, without placement.devices and placement.exclude");
 }
 
-static void sooner_found(void *arg, const struct err *err, json_t *doc)
+/* Adds what would let the job start sooner, each change with its words. */
+static void add_sooner(json_t *answer, json_t *doc)
 {
-    struct why_request *request = arg;
-    json_t *changes = json_deep_copy(json_object_get(doc, "sooner"));
+    json_t *changes = json_deep_copy(json_object_get(doc, "sooner")), *change;
     size_t i;
-    json_t *change;
-    if (err) {
-        json_decref(changes);
-        json_decref(request->answer);
-        call_fail(request->call, err);
-        free(request);
-        return;
-    }
-    json_object_update(request->answer, doc);
+    json_object_update(answer, doc);
     json_array_foreach (changes, i, change)
         json_object_set_new(change, "words", change_words(change));
     if (changes)
-        json_object_set_new(request->answer, "sooner", changes);
-    answer_why(request->call, request->answer);
-    free(request);
+        json_object_set_new(answer, "sooner", changes);
 }
 
 /* Devices by name, as far as they fit. */
@@ -221,41 +182,38 @@ static json_t *words_of(const json_t *doc)
     return words;
 }
 
-static void why_found(void *arg, const struct err *err, json_t *doc)
-{
-    static const char *const keys[] = {"id", "state", "code", "run", "place", "wait", "waits_for", "starts"};
-    struct call *call = arg;
-    struct err wrong;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_t *answer = json_pack("{s:o}", "why", words_of(doc));
-    for (size_t i = 0; answer && i < sizeof(keys) / sizeof(keys[0]); i++)
-        json_object_set(answer, keys[i], json_object_get(doc, keys[i]));
-    const char *state = json_string_value(json_object_get(doc, "state"));
-    if (!state || strcmp(state, "queued") != 0) {
-        answer_why(call, answer);
-        return;
-    }
-    struct why_request *request = malloc(sizeof(*request));
-    if (request)
-        *request = (struct why_request){call, answer};
-    else
-        err_set(&wrong, ERR_NOMEM, "out of memory for an answer");
-    if (request && store_sooner_ask(call->app->store, json_integer_value(json_object_get(doc, "id")),
-                                    sooner_found, request, &wrong) == 0)
-        return;
-    free(request);
-    json_decref(answer);
-    call_fail(call, &wrong);
-}
-
 void jobs_why(struct call *call)
 {
-    int64_t id;
+    static const char *const keys[] = {"id", "state", "code", "run", "place", "wait", "waits_for", "starts"};
+    struct store *store = call->app->store;
+    struct wait job = wait_of(call->app), sooner = job, scheduler = job;
     struct err err = {0};
-    if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, &call->principal, id, why_found, call, &err) < 0)
+    int64_t id;
+    if (call_id(call, 0, "job", &id) < 0)
+        return;
+    if (wait_end(&job, store_job_get(store, &call->principal, id, wait_doc, &job, &err), &err) < 0) {
         call_fail(call, &err);
+        return;
+    }
+    json_t *answer = json_pack("{s:o}", "why", words_of(job.doc));
+    for (size_t i = 0; answer && i < sizeof(keys) / sizeof(keys[0]); i++)
+        json_object_set(answer, keys[i], json_object_get(job.doc, keys[i]));
+    int rc = 0;
+    if (strcmp(json_text_of(job.doc, "state"), "queued") == 0)
+        rc = wait_end(&sooner, store_sooner_ask(store, id, wait_doc, &sooner, &err), &err);
+    if (sooner.doc)
+        add_sooner(answer, sooner.doc);
+    if (rc == 0)
+        rc = wait_end(&scheduler, store_health_get(store, wait_doc, &scheduler, &err), &err);
+    if (rc == 0)
+        add_scheduler(answer, scheduler.doc);
+    json_decref(job.doc);
+    json_decref(sooner.doc);
+    json_decref(scheduler.doc);
+    if (rc == 0) {
+        call_json(call, 200, answer, NULL);
+        return;
+    }
+    json_decref(answer);
+    call_fail(call, &err);
 }

@@ -7,6 +7,7 @@
  * and again whenever Redis has lost it.
  */
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include "api/people/auth.h"
 #include "api/nodes/signing.h"
@@ -24,11 +25,9 @@
 enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600 };
 
 struct enrolment {
-    struct pool_task task; /* must come first: a pointer to the task is cast to the enrolment */
-    struct call *call;
-    bool renewal; /* a renewal has no join token, since the node already has a bearer token */
+    const struct api_config *config;
     char node[65], address[256];
-    char *csr;
+    const char *csr;                        /* borrowed from the request's body */
     uint8_t key_hash[TLS_FINGERPRINT_SIZE]; /* hash of the key that signed the request */
     uint8_t join_hash[32];
     char token[65];
@@ -36,40 +35,68 @@ struct enrolment {
     char redis_password[65], seal[65]; /* each is 32 random bytes in hex */
     uint8_t redis_hash[32], seal_key[32];
     struct buf certificate, ca;
-    int64_t generation;
-    struct err err;
+    int64_t generation, certified_until_s;
 };
 
-static void enrolment_free(struct enrolment *e)
+struct generation_wait {
+    struct wait wait; /* must come first, since wait_done takes its address */
+    int64_t generation;
+};
+
+static void generation_came(void *arg, const struct err *err, int64_t generation)
+{
+    ((struct generation_wait *)arg)->generation = generation;
+    wait_done(arg, err);
+}
+
+struct certificate_wait {
+    struct wait wait; /* must come first, since wait_done takes its address */
+    struct enrolment *e;
+};
+
+static void certificate_came(void *arg, const struct err *err, const char *certificate)
+{
+    struct enrolment *e = ((struct certificate_wait *)arg)->e;
+    char identity[TLS_IDENTITY_SIZE];
+    int64_t issued_s;
+    struct err failed = {0};
+    if (!err && (buf_append(&e->certificate, certificate, strlen(certificate), &failed) < 0 ||
+                 tls_certificate_read(certificate, identity, &issued_s, &e->certified_until_s, &failed) < 0))
+        err = &failed;
+    wait_done(arg, err);
+}
+
+/* Has the certificate signed for the node's generation. */
+static int certificate_sign(struct app *app, struct enrolment *e, struct err *err)
+{
+    struct certificate_wait wait = {wait_of(app), e};
+    return wait_end(&wait.wait,
+                    signing_ask(app->base, app->config->ca_signer, e->node, e->generation, e->csr,
+                                certificate_came, &wait, err),
+                    err);
+}
+
+static void enrolment_begin(struct enrolment *e, const struct call *call)
+{
+    *e = (struct enrolment){.config = call->app->config};
+    buf_init(&e->certificate, PEM_BYTES_MAX);
+    buf_init(&e->ca, PEM_BYTES_MAX);
+}
+
+static void enrolment_end(struct enrolment *e)
 {
     buf_fini(&e->certificate);
     buf_fini(&e->ca);
-    free(e->csr);
     explicit_bzero(e, sizeof(*e));
-    free(e);
-}
-
-static void enrolment_fail(struct enrolment *e, const struct err *err)
-{
-    call_fail(e->call, err);
-    enrolment_free(e);
 }
 
 /* Answers an error in the request: in the join token, or in the rest. */
-static void enrolment_refuse(struct enrolment *e, const struct err *err)
+static void answer_refusal(struct call *call, const struct err *err)
 {
     if (err->code == ERR_AUTH)
-        call_wrong_token(e->call, err);
+        call_wrong_token(call, err);
     else
-        call_refuse(e->call, err);
-    enrolment_free(e);
-}
-
-static void renewal_refuse(struct enrolment *e, const struct err *err)
-{
-    struct err mine = *err;
-    mine.code = err->code == ERR_NOT_FOUND ? ERR_DENIED : err->code;
-    enrolment_fail(e, &mine);
+        call_refuse(call, err);
 }
 
 /* Where Redis is, which may have moved since the node was enrolled. Its user and password stay as they were.
@@ -81,20 +108,9 @@ static json_t *redis_place(const struct api_config *config)
                : json_null();
 }
 
-static void renewal_answer(struct enrolment *e)
+static void answer_enrolment(struct call *call, const struct enrolment *e)
 {
-    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
-    call_json(e->call, 200,
-              json_pack("{s:s, s:s, s:s, s:I, s:o}", "node", e->node, "certificate", buf_str(&e->certificate),
-                        "ca", buf_str(&e->ca), "generation", (json_int_t)e->generation, "redis",
-                        redis_place(e->call->app->config)),
-              fields);
-    enrolment_free(e);
-}
-
-static void enrolment_answer(struct enrolment *e)
-{
-    const struct api_config *config = e->call->app->config;
+    const struct api_config *config = e->config;
     char user[80];
     snprintf(user, sizeof(user), "agent-%s", e->node);
     json_t *redis = config->has_redis
@@ -102,144 +118,34 @@ static void enrolment_answer(struct enrolment *e)
                                     "password", e->redis_password, "tls", (int)config->redis.tls)
                         : json_null();
     struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
-    call_json(e->call, 201,
+    call_json(call, 201,
               json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:I}", "node", e->node, "certificate",
                         buf_str(&e->certificate), "ca", buf_str(&e->ca), "redis", redis, "token", e->token,
                         "seal", e->seal, "generation", (json_int_t)e->generation),
               fields);
-    enrolment_free(e);
-}
-
-static void enrolled(void *arg, const struct err *err, int64_t generation)
-{
-    struct enrolment *e = arg;
-    (void)generation; /* equals the signed generation, else store_enrol would have failed */
-    if (err)
-        enrolment_refuse(e, err);
-    else
-        enrolment_answer(e);
-}
-
-static void renewed(void *arg, const struct err *err, int64_t generation)
-{
-    struct enrolment *e = arg;
-    (void)generation;
-    if (err)
-        renewal_refuse(e, err);
-    else
-        renewal_answer(e);
-}
-
-static void signed_for(void *arg, const struct err *err, const char *certificate)
-{
-    struct enrolment *e = arg;
-    struct store *store = e->call->app->store;
-    char identity[TLS_IDENTITY_SIZE];
-    int64_t issued_s, ends_s;
-    if (err) {
-        enrolment_refuse(e, err);
-        return;
-    }
-    if (buf_append(&e->certificate, certificate, strlen(certificate), &e->err) < 0 ||
-        tls_certificate_read(certificate, identity, &issued_s, &ends_s, &e->err) < 0) {
-        enrolment_fail(e, &e->err);
-        return;
-    }
-    if (e->renewal) {
-        if (store_node_renew(store, e->node, e->key_hash, e->generation, ends_s, renewed, e, &e->err) < 0)
-            enrolment_fail(e, &e->err);
-        return;
-    }
-    struct store_enrol enrol = {.join_hash = e->join_hash,
-                                .node = e->node,
-                                .address = e->address,
-                                .agent_hash = e->token_hash,
-                                .key_hash = e->key_hash,
-                                .redis_hash = e->redis_hash,
-                                .seal_key = e->seal_key,
-                                .generation = e->generation,
-                                .certified_until_s = ends_s};
-    if (store_enrol(store, &enrol, enrolled, e, &e->err) < 0)
-        enrolment_fail(e, &e->err);
-}
-
-static void sign(struct enrolment *e)
-{
-    const struct app *app = e->call->app;
-    if (signing_ask(app->base, app->config->ca_signer, e->node, e->generation, e->csr, signed_for, e,
-                    &e->err) < 0)
-        enrolment_fail(e, &e->err);
-}
-
-static void renewable(void *arg, const struct err *err, int64_t generation)
-{
-    struct enrolment *e = arg;
-    if (err) {
-        renewal_refuse(e, err);
-        return;
-    }
-    e->generation = generation;
-    sign(e);
 }
 
 /* Runs on a pool thread: checks that the certificate request is for this node, and makes the node's
  * secrets. */
-static void request_work(struct pool_task *task)
+static int request_work(void *arg, struct err *err)
 {
-    struct enrolment *e = (struct enrolment *)task;
-    struct err *err = &e->err;
+    struct enrolment *e = arg;
     char asked[TLS_IDENTITY_SIZE], identity[TLS_IDENTITY_SIZE];
     snprintf(identity, sizeof(identity), "agent:%s", e->node);
     if (tls_request_read(e->csr, asked, e->key_hash, err) < 0) {
         err->code = ERR_INVALID;
-        err_wrap(err, "csr");
-    } else if (strcmp(asked, identity) != 0) {
-        err_set(err, ERR_INVALID, "csr: it asks for the identity \"%s\", the node's is \"%s\"", asked,
-                identity);
-    } else if (file_read_all(e->call->app->config->ca_cert, PEM_BYTES_MAX, &e->ca, err) == 0 &&
-               auth_token_make(e->token, e->token_hash, err) == 0 &&
-               random_hex(e->redis_password, 32, err) == 0 &&
-               digest_sha256(e->redis_password, strlen(e->redis_password), e->redis_hash, err) == 0 &&
-               random_hex(e->seal, sizeof(e->seal_key), err) == 0) {
-        digest_unhex(e->seal, e->seal_key, sizeof(e->seal_key));
+        return err_wrap(err, "csr");
     }
-}
-
-static void request_done(struct pool_task *task)
-{
-    struct enrolment *e = (struct enrolment *)task;
-    pool_ran(task, &e->err);
-    if (e->err.code)
-        enrolment_refuse(e, &e->err);
-    else if (!e->renewal)
-        sign(e);
-    else if (store_renew_check(e->call->app->store, e->node, e->key_hash, renewable, e, &e->err) < 0)
-        enrolment_fail(e, &e->err);
-}
-
-static void look_at_request(struct enrolment *e)
-{
-    e->task.work = request_work;
-    e->task.done = request_done;
-    if (pool_run(e->call->app->pool, &e->task, &e->err) < 0)
-        enrolment_fail(e, &e->err);
-}
-
-static void token_checked(void *arg, const struct err *err, int64_t generation)
-{
-    struct enrolment *e = arg;
-    if (err) {
-        enrolment_refuse(e, err);
-        return;
-    }
-    if (!store_node_name_valid(e->node)) {
-        err_set(&e->err, ERR_INVALID, "node: \"%s\" is not 1 to 64 of a-z, 0-9 and -, not beginning with -",
-                e->node);
-        enrolment_refuse(e, &e->err);
-        return;
-    }
-    e->generation = generation;
-    look_at_request(e);
+    if (strcmp(asked, identity) != 0)
+        return err_set(err, ERR_INVALID, "csr: it asks for the identity \"%s\", the node's is \"%s\"", asked,
+                       identity);
+    if (file_read_all(e->config->ca_cert, PEM_BYTES_MAX, &e->ca, err) < 0 ||
+        auth_token_make(e->token, e->token_hash, err) < 0 || random_hex(e->redis_password, 32, err) < 0 ||
+        digest_sha256(e->redis_password, strlen(e->redis_password), e->redis_hash, err) < 0 ||
+        random_hex(e->seal, sizeof(e->seal_key), err) < 0)
+        return -1;
+    digest_unhex(e->seal, e->seal_key, sizeof(e->seal_key));
+    return 0;
 }
 
 static int take_enrolment(struct call *call, struct enrolment *e, struct err *err)
@@ -259,88 +165,114 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
         return err_set(err, ERR_AUTH, "token: it is not a join token");
     snprintf(e->node, sizeof(e->node), "%s", node);
     snprintf(e->address, sizeof(e->address), "%s", address);
-    e->csr = strdup(csr);
-    if (!e->csr)
-        return err_set(err, ERR_NOMEM, "out of memory for an enrolment");
+    e->csr = csr;
     return digest_sha256(secret, strlen(secret), e->join_hash, err);
 }
 
-/* Reads the request into a new enrolment; NULL after the call was answered. */
-static struct enrolment *enrolment_begin(struct call *call)
+static bool has_ca(struct call *call)
 {
-    struct err err = {0};
-    struct enrolment *e = call->app->config->ca_cert ? calloc(1, sizeof(*e)) : NULL;
-    if (!call->app->config->ca_cert) {
-        call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
-    } else if (!e) {
-        err_set(&err, ERR_NOMEM, "out of memory for an enrolment");
-        call_fail(call, &err);
-    } else {
-        e->call = call;
-        buf_init(&e->certificate, PEM_BYTES_MAX);
-        buf_init(&e->ca, PEM_BYTES_MAX);
-    }
-    return e;
+    if (call->app->config->ca_cert)
+        return true;
+    call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
+    return false;
+}
+
+/* Checks the join token, then the request, has the certificate signed, and makes the node. */
+static int node_enrol(struct call *call, struct enrolment *e, struct err *err)
+{
+    struct app *app = call->app;
+    struct generation_wait checked = {.wait = wait_of(app)}, made = checked;
+    if (take_enrolment(call, e, err) < 0 ||
+        wait_end(&checked.wait,
+                 store_join_check(app->store, e->join_hash, e->node, generation_came, &checked, err),
+                 err) < 0)
+        return -1;
+    if (!store_node_name_valid(e->node))
+        return err_set(err, ERR_INVALID,
+                       "node: \"%s\" is not 1 to 64 of a-z, 0-9 and -, not beginning with -", e->node);
+    e->generation = checked.generation;
+    if (wait_work(app, app->pool, request_work, e, err) < 0 || certificate_sign(app, e, err) < 0)
+        return -1;
+    const struct store_enrol enrol = {.join_hash = e->join_hash,
+                                      .node = e->node,
+                                      .address = e->address,
+                                      .agent_hash = e->token_hash,
+                                      .key_hash = e->key_hash,
+                                      .redis_hash = e->redis_hash,
+                                      .seal_key = e->seal_key,
+                                      .generation = e->generation,
+                                      .certified_until_s = e->certified_until_s};
+    return wait_end(&made.wait, store_enrol(app->store, &enrol, generation_came, &made, err), err);
 }
 
 void enroll_post(struct call *call)
 {
     struct err err = {0};
-    struct enrolment *e = enrolment_begin(call);
-    if (!e)
+    struct enrolment e;
+    if (!has_ca(call))
         return;
-    if (take_enrolment(call, e, &err) < 0)
-        enrolment_refuse(e, &err);
-    else if (store_join_check(call->app->store, e->join_hash, e->node, token_checked, e, &err) < 0)
-        enrolment_fail(e, &err);
+    enrolment_begin(&e, call);
+    if (node_enrol(call, &e, &err) < 0)
+        answer_refusal(call, &err);
+    else
+        answer_enrolment(call, &e);
+    enrolment_end(&e);
+}
+
+/* Checks the request and the node's key, and has a new certificate signed. */
+static int node_renew(struct call *call, struct enrolment *e, struct err *err)
+{
+    struct app *app = call->app;
+    struct generation_wait checked = {.wait = wait_of(app)}, made = checked;
+    struct json_reader reader;
+    snprintf(e->node, sizeof(e->node), "%.64s", call->principal.name);
+    call_reader(call, &reader, err);
+    jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &e->csr);
+    if (jr_finish(&reader) < 0 || wait_work(app, app->pool, request_work, e, err) < 0)
+        return -1;
+    if (wait_end(&checked.wait,
+                 store_renew_check(app->store, e->node, e->key_hash, generation_came, &checked, err),
+                 err) < 0) {
+        err->code = err->code == ERR_NOT_FOUND ? ERR_DENIED : err->code;
+        return -1;
+    }
+    e->generation = checked.generation;
+    if (certificate_sign(app, e, err) < 0)
+        return -1;
+    if (wait_end(&made.wait,
+                 store_node_renew(app->store, e->node, e->key_hash, e->generation, e->certified_until_s,
+                                  generation_came, &made, err),
+                 err) == 0)
+        return 0;
+    err->code = err->code == ERR_NOT_FOUND ? ERR_DENIED : err->code;
+    return -1;
 }
 
 /* Renews a node's certificate. The bearer token says which node asks (the route requires SCOPE_AGENT), and
  * the node must use the key that it was enrolled with. */
 void renew_post(struct call *call)
 {
+    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
     struct err err = {0};
-    struct json_reader reader;
-    const char *csr = NULL;
-    struct enrolment *e = enrolment_begin(call);
-    if (!e)
+    struct enrolment e;
+    if (!has_ca(call))
         return;
-    e->renewal = true;
-    snprintf(e->node, sizeof(e->node), "%.64s", call->principal.name);
-    call_reader(call, &reader, &err);
-    jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &csr);
-    if (jr_finish(&reader) == 0 && !(e->csr = strdup(csr)))
-        err_set(&err, ERR_NOMEM, "out of memory for a renewal");
-    if (err.code)
-        enrolment_refuse(e, &err);
+    enrolment_begin(&e, call);
+    if (node_renew(call, &e, &err) < 0)
+        answer_refusal(call, &err);
     else
-        look_at_request(e);
+        call_json(call, 200,
+                  json_pack("{s:s, s:s, s:s, s:I, s:o}", "node", e.node, "certificate",
+                            buf_str(&e.certificate), "ca", buf_str(&e.ca), "generation",
+                            (json_int_t)e.generation, "redis", redis_place(e.config)),
+                  fields);
+    enrolment_end(&e);
 }
 
 /* ---- join tokens ---- */
 
-struct join_token {
-    char text[TLS_JOIN_TOKEN_SIZE];
-    int64_t expires_us;
-};
-
-static void join_token_made(void *arg, const struct err *err)
-{
-    struct call *call = arg;
-    struct join_token *join = call->state;
-    char expires[32];
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
-    call_json(
-        call, 201,
-        json_pack("{s:s, s:s}", "token", join->text, "expires", clock_rfc3339(join->expires_us, expires)),
-        fields);
-}
-
-static int make_join_token(struct call *call, struct join_token *join, uint8_t hash[32], struct err *err)
+static int make_join_token(struct call *call, char text[TLS_JOIN_TOKEN_SIZE], uint8_t hash[32],
+                           struct err *err)
 {
     struct buf ca;
     uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
@@ -351,7 +283,7 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
     if (rc < 0)
         err_set(err, ERR_INTERNAL, "the cluster's CA certificate cannot be read");
     if (rc == 0 && tls_fingerprint(buf_str(&ca), fingerprint, err) == 0 && random_hex(secret, 32, err) == 0 &&
-        tls_join_token_format(secret, fingerprint, join->text, err) == 0)
+        tls_join_token_format(secret, fingerprint, text, err) == 0)
         rc = digest_sha256(secret, strlen(secret), hash, err);
     else
         rc = -1;
@@ -360,8 +292,7 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
 }
 
 /* Reads {"expires_in"?, "node"?, "replace"?}. The texts are borrowed from the body. */
-static int take_join_token(struct call *call, struct join_token *join, struct store_join_token *token,
-                           struct err *err)
+static int take_join_token(struct call *call, struct store_join_token *token, struct err *err)
 {
     struct json_reader reader;
     double seconds = JOIN_SECONDS;
@@ -376,32 +307,30 @@ static int take_join_token(struct call *call, struct join_token *join, struct st
     if (token->replace && !call->principal.admin)
         return err_set(err, ERR_DENIED,
                        "replace: only an administrator may give a name that is taken to another");
-    join->expires_us = token->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
+    token->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
     return 0;
 }
 
 void join_tokens_post(struct call *call)
 {
+    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
+    struct wait wait = wait_of(call->app);
     struct err err = {0};
     uint8_t hash[32];
+    char text[TLS_JOIN_TOKEN_SIZE], expires[32];
     struct store_join_token token = {.hash = hash};
-    if (!call->app->config->ca_cert) {
-        call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
+    if (!has_ca(call))
         return;
-    }
-    struct join_token *join = calloc(1, sizeof(*join));
-    if (!join) {
-        err_set(&err, ERR_NOMEM, "out of memory for a join token");
-        call_fail(call, &err);
-        return;
-    }
-    call->state = join;
-    call->state_free = free;
-    if (take_join_token(call, join, &token, &err) < 0)
+    if (take_join_token(call, &token, &err) < 0)
         call_refuse(call, &err);
-    else if (make_join_token(call, join, hash, &err) < 0)
+    else if (make_join_token(call, text, hash, &err) < 0)
         call_fail(call, &err);
-    else if (store_join_token_put(call->app->store, &call->principal, &token, join_token_made, call, &err) <
-             0)
+    else if (store_join_token_put(call->app->store, &call->principal, &token, wait_done, &wait, &err) < 0)
         call_refuse(call, &err);
+    else if (wait_end(&wait, 0, &err) < 0)
+        call_fail(call, &err);
+    else
+        call_json(call, 201,
+                  json_pack("{s:s, s:s}", "token", text, "expires", clock_rfc3339(token.expires_us, expires)),
+                  fields);
 }
