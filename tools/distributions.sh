@@ -25,6 +25,7 @@ root_make() {
     local release=$1 root=$work/$1 file
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
+    mount --bind "$root" "$root" # a mount point of its own, as `ip netns exec` needs its root to be
     debootstrap --variant=minbase "$release" "$root" "$mirror"
     rm -f "$root/etc/apt/sources.list"
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
@@ -71,7 +72,7 @@ release_try() (
     for target in "${targets[@]}"; do
         step "$1" "$target" inside "$1" "make $target"
     done
-    umount -l "$work/$1/proc" "$work/$1/sys" "$work/$1/dev"
+    umount -l "$work/$1/proc" "$work/$1/sys" "$work/$1/dev" "$work/$1"
     rm -rf --one-file-system "${work:?}/$1"
 )
 

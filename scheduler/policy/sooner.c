@@ -179,7 +179,7 @@ static int play(const struct asker *asker, const struct policy_snapshot *from, i
 static int offer(struct asker *asker, const struct policy_snapshot *snapshot, struct sooner_change change,
                  int most)
 {
-    struct policy_action action;
+    struct policy_action action = {.starts_us = INT64_MAX};
     int alike = 0, at = asker->count;
     if (ask(asker, snapshot, &action) < 0)
         return -1;

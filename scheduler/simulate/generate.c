@@ -114,7 +114,8 @@ static int draw_jobs(const struct generate_request *request, struct generated_wo
             work += hours * 3600 * (1 + of->loss * (fmax(cards, least) - 1));
         }
     }
-    qsort(world->jobs, count, sizeof(*world->jobs), compare_jobs);
+    if (count > 0)
+        qsort(world->jobs, count, sizeof(*world->jobs), compare_jobs);
     world->simulation.job_count = count;
     return 0;
 }
