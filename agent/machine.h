@@ -11,7 +11,7 @@ uint32_t cpu_count(void); /* CPUs that this process may use; at least 1 */
 uint64_t
 memory_total_bytes(void); /* memory of the machine, or the limit of our control group if that is less */
 
-/* Returns "avx512", "avx2", "sse42" or "generic": the best instruction set that this CPU has. */
+/* Returns "amx", "avx512", "avx2", "sse42" or "generic": the best instruction set that this CPU has. */
 const char *isa_native(void);
 /* Returns the rank of an instruction set; one with a higher rank includes the lower ones. -1: unknown name.
  */

@@ -7,19 +7,36 @@
 #include "engine/cpu/blas.h"
 
 #include <cblas.h>
+#include <cpuid.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-static const struct kernels *const all_kernels[] = {&kernels_avx512, &kernels_avx2, &kernels_sse42};
+static const struct kernels *const all_kernels[] = {&kernels_amx, &kernels_avx512, &kernels_avx2,
+                                                    &kernels_sse42};
+
+/* Linux lets a process use the tile registers once it has asked, for all of its threads. */
+static bool amx_allowed(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    enum { EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 }; /* of leaf 7 */
+    const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
+           __builtin_cpu_supports("avx512bf16") &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
 
 static bool cpu_has(const char *isa)
 {
-    if (strcmp(isa, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma");
+    const bool amx = strcmp(isa, "amx") == 0;
+    if (amx || strcmp(isa, "avx512") == 0)
+        return (!amx || amx_allowed()) && __builtin_cpu_supports("avx512f") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
     if (strcmp(isa, "avx2") == 0)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("f16c");
@@ -40,7 +57,7 @@ const struct kernels *isa_kernels(const char *isa, struct err *err)
             return all_kernels[i];
     }
     if (!known)
-        err_set(err, ERR_INVALID, "no instruction set '%s' (native, avx512, avx2, sse42)", isa);
+        err_set(err, ERR_INVALID, "no instruction set '%s' (native, amx, avx512, avx2, sse42)", isa);
     else
         err_set(err, ERR_UNSUPPORTED, "this CPU does not have the instruction set '%s'", isa);
     return NULL;
@@ -69,7 +86,7 @@ static void gemm(const struct gemm_f32 *g)
 
 static const char *core_type(const char *isa)
 {
-    if (strcmp(isa, "avx512") == 0)
+    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0)
         return "SkylakeX";
     return strcmp(isa, "avx2") == 0 ? "Haswell" : "Nehalem";
 }
@@ -107,7 +124,7 @@ int blas_open(const char *isa, struct blas *out, struct err *err)
     pthread_mutex_lock(&library.lock);
     if (!library.isa)
         status = library_load(isa, err);
-    else if (strcmp(library.isa, isa) != 0)
+    else if (strcmp(core_type(library.isa), core_type(isa)) != 0)
         status =
             err_set(err, ERR_UNSUPPORTED,
                     "this process multiplies with %s already; a device with %s needs a process of its own",

@@ -1,5 +1,5 @@
-/* Row kernels for AVX-512. This file is compiled with its flags (engine/options.cmake) and called only where
- * the CPU supports it.
+/* Row kernels for AVX-512, and for AMX, which differ in products of bf16 alone. This file is compiled with
+ * the flags of AVX-512 (engine/options.cmake) and called only where the CPU supports it.
  */
 #include <immintrin.h>
 
@@ -17,4 +17,15 @@ static inline float lanes_sum_fast(__m512 x)
     return _mm512_reduce_add_ps(x);
 }
 
+#include "engine/cpu/kernels_amx.h"
 #include "engine/cpu/kernels_body.h"
+
+static void gemm_rounded_amx(const struct gemm_rounded *g, float *scratch)
+{
+    if (g->as == VALUES_BF16)
+        gemm_bf16_amx(g, scratch);
+    else
+        gemm_rounded(g, scratch);
+}
+
+const struct kernels kernels_amx = KERNELS_TABLE("amx", gemm_rounded_amx);

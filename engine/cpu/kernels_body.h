@@ -705,48 +705,52 @@ static void scale(const float *x, float factor, float *y, size_t n)
 #include "engine/cpu/kernels_softmax.h"
 #include "engine/cpu/kernels_delta.h"
 
-const struct kernels KERNELS = {
-    .isa = KERNELS_ISA,
-    .width = VECTOR,
-    .inverse_rms = inverse_rms,
-    .rmsnorm = rmsnorm,
-    .rmsnorm_backward = rmsnorm_backward,
-    .norm_weight_sum = norm_weight_sum,
-    .column_sum = column_sum,
-    .add = add,
-    .from_bf16 = from_bf16,
-    .from_f16 = from_f16,
-    .to_bf16 = to_bf16,
-    .to_f16 = to_f16,
-    .rope = rope,
-    .rope_pairs = rope_pairs,
-    .softcap = softcap,
-    .glu = glu,
-    .glu_backward = glu_backward,
-    .dropout = dropout,
-    .dropout_backward = dropout_backward,
-    .cross_entropy = cross_entropy,
-    .square_sum = square_sum,
-    .adamw = adamw,
-    .decode = decode,
-    .encode = encode,
-    .scale = scale,
-    .dot = dot,
-    .tile = tile,
-    .gemm = gemm,
-    .gemm_rounded = gemm_rounded,
-    .round_rows = round_rows,
-    .round_transposed = round_transposed,
-    .softmax_tile = softmax_tile,
-    .softmax_tile_rounded = softmax_tile_rounded,
-    .softmax_tile_backward = softmax_tile_backward,
-    .gate = gate,
-    .gate_backward = gate_backward,
-    .conv = conv,
-    .conv_backward = conv_backward,
-    .delta = delta,
-    .delta_reverse = delta_reverse,
-    .delta_reread = delta_reread,
-};
+/* The table of an instruction set; `rounded` is its gemm_rounded. */
+#define KERNELS_TABLE(name, rounded)                                                                         \
+    {                                                                                                        \
+        .isa = name,                                                                                         \
+        .width = VECTOR,                                                                                     \
+        .inverse_rms = inverse_rms,                                                                          \
+        .rmsnorm = rmsnorm,                                                                                  \
+        .rmsnorm_backward = rmsnorm_backward,                                                                \
+        .norm_weight_sum = norm_weight_sum,                                                                  \
+        .column_sum = column_sum,                                                                            \
+        .add = add,                                                                                          \
+        .from_bf16 = from_bf16,                                                                              \
+        .from_f16 = from_f16,                                                                                \
+        .to_bf16 = to_bf16,                                                                                  \
+        .to_f16 = to_f16,                                                                                    \
+        .rope = rope,                                                                                        \
+        .rope_pairs = rope_pairs,                                                                            \
+        .softcap = softcap,                                                                                  \
+        .glu = glu,                                                                                          \
+        .glu_backward = glu_backward,                                                                        \
+        .dropout = dropout,                                                                                  \
+        .dropout_backward = dropout_backward,                                                                \
+        .cross_entropy = cross_entropy,                                                                      \
+        .square_sum = square_sum,                                                                            \
+        .adamw = adamw,                                                                                      \
+        .decode = decode,                                                                                    \
+        .encode = encode,                                                                                    \
+        .scale = scale,                                                                                      \
+        .dot = dot,                                                                                          \
+        .tile = tile,                                                                                        \
+        .gemm = gemm,                                                                                        \
+        .gemm_rounded = rounded,                                                                             \
+        .round_rows = round_rows,                                                                            \
+        .round_transposed = round_transposed,                                                                \
+        .softmax_tile = softmax_tile,                                                                        \
+        .softmax_tile_rounded = softmax_tile_rounded,                                                        \
+        .softmax_tile_backward = softmax_tile_backward,                                                      \
+        .gate = gate,                                                                                        \
+        .gate_backward = gate_backward,                                                                      \
+        .conv = conv,                                                                                        \
+        .conv_backward = conv_backward,                                                                      \
+        .delta = delta,                                                                                      \
+        .delta_reverse = delta_reverse,                                                                      \
+        .delta_reread = delta_reread,                                                                        \
+    }
+
+const struct kernels KERNELS = KERNELS_TABLE(KERNELS_ISA, gemm_rounded);
 
 #endif
