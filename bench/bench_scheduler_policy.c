@@ -7,7 +7,7 @@
 
 #include "common/array.h"
 #include "common/rand.h"
-#include "scheduler/simulate/generate.h"
+#include "tests/scheduler/generate.h"
 
 /* Remembers the planner's answers, as the scheduler does. */
 struct warm_answer {

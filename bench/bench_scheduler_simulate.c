@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "scheduler/simulate/generate.h"
-#include "scheduler/simulate/slurm.h"
+#include "tests/scheduler/generate.h"
+#include "bench/slurm.h"
 
 enum { OURS = 3, POLICIES = 5, SEEDS_MAX = 100 };
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/simulate/generate.h"
+#include "tests/scheduler/generate.h"
 
 static bool is_long(void)
 {

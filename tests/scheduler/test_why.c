@@ -14,7 +14,7 @@
 #include "common/rand.h"
 #include "scheduler/policy/range.h"
 #include "scheduler/policy/sooner.h"
-#include "scheduler/simulate/generate.h"
+#include "tests/scheduler/generate.h"
 
 enum { SEEDS = 3, WIDTHS_MAX = 100000 };
 

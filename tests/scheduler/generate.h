@@ -1,10 +1,46 @@
-#include "scheduler/simulate/generate.h"
+/* Draws a cluster and the jobs of its users, which tests and benchmarks run in the simulator. Equal seeds
+ * draw equal worlds. */
+#ifndef MOTLEY_TESTS_SCHEDULER_GENERATE_H
+#define MOTLEY_TESTS_SCHEDULER_GENERATE_H
 
 #include <math.h>
 #include <stdlib.h>
 
+#include "scheduler/simulate/simulate.h"
+#include "scheduler/simulate/speeds.h"
 #include "common/array.h"
 #include "common/rand.h"
+
+struct generate_request {
+    uint64_t seed;
+    size_t devices, users, groups, shapes;
+    double days;
+    /* work of all jobs, as a fraction of the work that the devices can do in `days` days */
+    double load;
+    double job_hours;    /* median of a job's hours on the reference card */
+    double spread;       /* sigma of the lognormal distribution of the hours */
+    double error;        /* sigma of the lognormal ratio of a run's seconds to the predicted ones */
+    double failures;     /* failures of one device per 30 days; the median absence is an hour */
+    double burst;        /* mean number of jobs that a user submits at once */
+    double wide;         /* fraction of the jobs that ask for at least half of the devices */
+    bool from_the_start; /* all jobs arrive at the beginning */
+};
+
+struct generated_world {
+    struct policy_account *accounts; /* the root, groups of weights 1, 2, 3 …, and users of weight 1 or 2 */
+    struct policy_user *users;
+    struct simulated_job *jobs;
+    struct simulated_change *changes;
+    struct speed_device *devices; /* of three types: speed 1, 1/2 and 1/4 */
+    struct speed_shape *shapes;
+    double *affinity;
+    size_t job_capacity, change_capacity;
+    struct speed_model model;
+    struct policy_planner planner;
+    struct simulation
+        /* borrows the arrays above; its settings are the defaults, and its policy is policy_decide */
+        simulation;
+};
 
 #define SECOND_US 1000000.0
 #define DAY_S 86400.0
@@ -12,12 +48,12 @@
 /* The streams of random numbers, one for each kind of draw. */
 enum { DRAW_SHAPES, DRAW_USERS, DRAW_JOBS, DRAW_FAILURES };
 
-static double lognormal(struct rand_stream *stream, double median, double sigma)
+static inline double lognormal(struct rand_stream *stream, double median, double sigma)
 {
     return median * exp(sigma * rand_stream_normal(stream));
 }
 
-static int compare_jobs(const void *a, const void *b)
+static inline int compare_jobs(const void *a, const void *b)
 {
     const struct simulated_job *x = a, *y = b;
     if (x->arrives_us != y->arrives_us)
@@ -27,7 +63,7 @@ static int compare_jobs(const void *a, const void *b)
     return x->steps < y->steps ? -1 : x->steps > y->steps;
 }
 
-static int compare_changes(const void *a, const void *b)
+static inline int compare_changes(const void *a, const void *b)
 {
     const struct simulated_change *x = a, *y = b;
     if (x->at_us != y->at_us)
@@ -35,7 +71,7 @@ static int compare_changes(const void *a, const void *b)
     return x->device < y->device ? -1 : x->device > y->device;
 }
 
-static void draw_devices(const struct generate_request *request, struct generated_world *world)
+static inline void generate_devices(const struct generate_request *request, struct generated_world *world)
 {
     static const struct speed_device types[] = {{1, 80e9}, {0.5, 40e9}, {0.25, 24e9}};
     struct rand_stream stream;
@@ -54,7 +90,7 @@ static void draw_devices(const struct generate_request *request, struct generate
     }
 }
 
-static void draw_users(const struct generate_request *request, struct generated_world *world)
+static inline void generate_users(const struct generate_request *request, struct generated_world *world)
 {
     struct rand_stream stream;
     rand_stream_init(&stream, request->seed, DRAW_USERS);
@@ -68,7 +104,7 @@ static void draw_users(const struct generate_request *request, struct generated_
 }
 
 /* Draws when a burst arrives: three of four bursts arrive in the first twelve hours of a day. */
-static int64_t draw_arrival(const struct generate_request *request, struct rand_stream *stream)
+static inline int64_t generate_arrival(const struct generate_request *request, struct rand_stream *stream)
 {
     const double day = floor(rand_stream_unit(stream) * request->days);
     const double part = rand_stream_unit(stream) < 0.75 ? 0.5 * rand_stream_unit(stream)
@@ -79,7 +115,8 @@ static int64_t draw_arrival(const struct generate_request *request, struct rand_
 
 /* Draws bursts of jobs until their work reaches the requested load. A job's work is counted on as many
  * reference cards as its memory needs or as the job asks for, whichever is more. */
-static int draw_jobs(const struct generate_request *request, struct generated_world *world, struct err *err)
+static inline int generate_jobs(const struct generate_request *request, struct generated_world *world,
+                                struct err *err)
 {
     struct rand_stream stream;
     double speed = 0, work = 0;
@@ -92,7 +129,7 @@ static int draw_jobs(const struct generate_request *request, struct generated_wo
         const uint32_t shape = rand_stream_below(&stream, (uint32_t)request->shapes);
         const uint32_t user = rand_stream_below(&stream, (uint32_t)request->users);
         const double size = 1 - request->burst * log(1 - rand_stream_unit(&stream));
-        const int64_t arrives_us = draw_arrival(request, &stream);
+        const int64_t arrives_us = generate_arrival(request, &stream);
         const struct speed_shape *of = &world->shapes[shape];
         const double cards = ceil(of->bytes / 80e9);
         const double least = rand_stream_unit(&stream) < request->wide
@@ -120,8 +157,8 @@ static int draw_jobs(const struct generate_request *request, struct generated_wo
     return 0;
 }
 
-static int draw_failures(const struct generate_request *request, struct generated_world *world,
-                         struct err *err)
+static inline int generate_failures(const struct generate_request *request, struct generated_world *world,
+                                    struct err *err)
 {
     struct rand_stream stream;
     size_t count = 0;
@@ -148,7 +185,22 @@ static int draw_failures(const struct generate_request *request, struct generate
     return 0;
 }
 
-int generate_world(const struct generate_request *request, struct generated_world *world, struct err *err)
+static inline void generated_world_fini(struct generated_world *world)
+{
+    free(world->accounts);
+    free(world->users);
+    free(world->jobs);
+    free(world->changes);
+    free(world->devices);
+    free(world->shapes);
+    free(world->affinity);
+    *world = (struct generated_world){0};
+}
+
+/* Fills *world, which the caller ends with generated_world_fini and does not move. Returns 0, or -1 with
+ * ERR_NOMEM. */
+static inline int generate_world(const struct generate_request *request, struct generated_world *world,
+                                 struct err *err)
 {
     const size_t accounts = 1 + request->groups + request->users;
     *world = (struct generated_world){0};
@@ -162,9 +214,9 @@ int generate_world(const struct generate_request *request, struct generated_worl
         return err_set(err, ERR_NOMEM, "no memory for %zu users and %zu devices", request->users,
                        request->devices);
     }
-    draw_devices(request, world);
-    draw_users(request, world);
-    if (draw_jobs(request, world, err) < 0 || draw_failures(request, world, err) < 0) {
+    generate_devices(request, world);
+    generate_users(request, world);
+    if (generate_jobs(request, world, err) < 0 || generate_failures(request, world, err) < 0) {
         generated_world_fini(world);
         return -1;
     }
@@ -189,14 +241,4 @@ int generate_world(const struct generate_request *request, struct generated_worl
     return 0;
 }
 
-void generated_world_fini(struct generated_world *world)
-{
-    free(world->accounts);
-    free(world->users);
-    free(world->jobs);
-    free(world->changes);
-    free(world->devices);
-    free(world->shapes);
-    free(world->affinity);
-    *world = (struct generated_world){0};
-}
+#endif

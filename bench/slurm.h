@@ -1,7 +1,19 @@
-#include "scheduler/simulate/slurm.h"
+/* Slurm's published algorithms as a policy of the simulator, to compare Motley's policy with: multifactor
+ * priority, and EASY backfill with one reservation on the first type of device that fits.
+ *
+ * Priority is the sum of 10000 times the Fair Tree factor, 1000 times the age over seven days, and 1000 times
+ * the fraction of all devices that a job asks for (the weights of the example in Slurm's "Multifactor
+ * Priority Plugin"). A job asks for devices of one type: as many as the planner's widest plan on that type
+ * whose throughput per charged device-second reaches settings->width_least, or the fewest that hold the job.
+ * Types are tried in the order of their speeds, the fastest first. Time limits are Motley's predictions. The
+ * planner is speeds_best.
+ */
+#ifndef MOTLEY_BENCH_SLURM_H
+#define MOTLEY_BENCH_SLURM_H
 
 #include <stdlib.h>
 
+#include "scheduler/policy/policy.h"
 #include "scheduler/simulate/speeds.h"
 
 enum { TYPES_MAX = 16 };
@@ -40,7 +52,7 @@ struct slurm {
 };
 
 /* Groups the devices into types and sorts the types by speed, the fastest first. */
-static void find_types(struct slurm *s)
+static inline void find_types(struct slurm *s)
 {
     for (size_t d = 0; d < s->snapshot->device_count; d++) {
         const struct speed_device *device = &s->model->devices[d];
@@ -60,7 +72,7 @@ static void find_types(struct slurm *s)
     }
 }
 
-static uint16_t devices_asked(const struct slurm *s, uint32_t shape, const struct slurm_type *type)
+static inline uint16_t devices_asked(const struct slurm *s, uint32_t shape, const struct slurm_type *type)
 {
     uint16_t asked = 0;
     double best = 0;
@@ -79,7 +91,7 @@ static uint16_t devices_asked(const struct slurm *s, uint32_t shape, const struc
     return asked;
 }
 
-static const struct slurm_request *request_of(struct slurm *s, uint32_t shape)
+static inline const struct slurm_request *request_of(struct slurm *s, uint32_t shape)
 {
     struct slurm_request *request = &s->requests[shape];
     for (size_t type = 0; type < s->type_count && !request->found; type++)
@@ -88,7 +100,7 @@ static const struct slurm_request *request_of(struct slurm *s, uint32_t shape)
     return request;
 }
 
-static int compare_ranks(const void *a, const void *b)
+static inline int compare_ranks(const void *a, const void *b)
 {
     const struct slurm_rank *x = a, *y = b;
     if (x->priority != y->priority)
@@ -96,7 +108,7 @@ static int compare_ranks(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int rank_jobs(struct slurm *s, struct err *err)
+static inline int rank_jobs(struct slurm *s, struct err *err)
 {
     const struct policy_snapshot *snapshot = s->snapshot;
     uint32_t *rank = calloc(snapshot->account_count + 1, sizeof(*rank));
@@ -127,8 +139,8 @@ static int rank_jobs(struct slurm *s, struct err *err)
 
 /* Makes the plan of a shape on the first `count` devices of `from`, and then of `other` if `from` has
  * fewer. */
-static bool plan_on(const struct slurm *s, uint32_t shape, size_t count, const struct device_set *from,
-                    const struct device_set *other, struct policy_plan *plan)
+static inline bool plan_on(const struct slurm *s, uint32_t shape, size_t count, const struct device_set *from,
+                           const struct device_set *other, struct policy_plan *plan)
 {
     struct device_set set = {0};
     for (size_t d = device_set_next(from, 0); d < POLICY_DEVICES_MAX && count > 0;
@@ -140,14 +152,14 @@ static bool plan_on(const struct slurm *s, uint32_t shape, size_t count, const s
     return count == 0 && s->planner->best(s->planner->arg, shape, &set, 0, plan) == FIT_YES;
 }
 
-static int64_t end_of(int64_t start_us, const struct policy_job *job, const struct policy_plan *plan)
+static inline int64_t end_of(int64_t start_us, const struct policy_job *job, const struct policy_plan *plan)
 {
     return start_us + (int64_t)(1e6 * plan->step_s * (double)job->steps_left);
 }
 
 /* Whether the job can start now: on devices that are not reserved, or on reserved ones if it ends before the
  * reservation. */
-static bool fits_now(struct slurm *s, const struct policy_job *job, struct policy_plan *plan)
+static inline bool fits_now(struct slurm *s, const struct policy_job *job, struct policy_plan *plan)
 {
     const struct slurm_request *request = request_of(s, job->shape);
     for (size_t type = 0; type < s->type_count; type++) {
@@ -168,7 +180,7 @@ static bool fits_now(struct slurm *s, const struct policy_job *job, struct polic
 }
 
 /* Makes the one reservation: the devices of the type on which the job can start first. */
-static void reserve(struct slurm *s, const struct policy_job *job)
+static inline void reserve(struct slurm *s, const struct policy_job *job)
 {
     const struct slurm_request *request = request_of(s, job->shape);
     for (size_t type = 0; type < s->type_count; type++) {
@@ -194,7 +206,7 @@ static void reserve(struct slurm *s, const struct policy_job *job)
     }
 }
 
-static void find_free(struct slurm *s)
+static inline void find_free(struct slurm *s)
 {
     s->free = s->snapshot->present;
     for (size_t d = 0; d < s->snapshot->device_count; d++)
@@ -208,7 +220,7 @@ static void find_free(struct slurm *s)
     }
 }
 
-static void walk(struct slurm *s, struct policy_decision *decision)
+static inline void walk(struct slurm *s, struct policy_decision *decision)
 {
     for (size_t i = 0; i < s->snapshot->job_count; i++) {
         const struct policy_job *job = &s->snapshot->jobs[s->ranks[i].job];
@@ -238,7 +250,7 @@ static void walk(struct slurm *s, struct policy_decision *decision)
     }
 }
 
-static int slurm_run(struct slurm *s, struct policy_decision *decision, struct err *err)
+static inline int slurm_run(struct slurm *s, struct policy_decision *decision, struct err *err)
 {
     const size_t jobs = s->snapshot->job_count;
     *decision = (struct policy_decision){.count = jobs};
@@ -266,19 +278,25 @@ static int slurm_run(struct slurm *s, struct policy_decision *decision, struct e
     return rc;
 }
 
-int slurm_decide(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
-                 const struct policy_planner *planner, int64_t now_us, struct policy_decision *decision,
-                 struct err *err)
+/* Decides as Slurm's backfill scheduler would, with the arguments of policy_decide. Each job asks for as many
+ * devices as settings->width_least allows. */
+static inline int slurm_decide(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
+                               const struct policy_planner *planner, int64_t now_us,
+                               struct policy_decision *decision, struct err *err)
 {
     struct slurm s = {.snapshot = snapshot, .settings = settings, .planner = planner, .now_us = now_us};
     return slurm_run(&s, decision, err);
 }
 
-int slurm_decide_fewest(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
-                        const struct policy_planner *planner, int64_t now_us,
-                        struct policy_decision *decision, struct err *err)
+/* Does the same as slurm_decide for jobs that ask for the fewest devices that hold them. */
+static inline int slurm_decide_fewest(const struct policy_snapshot *snapshot,
+                                      const struct policy_settings *settings,
+                                      const struct policy_planner *planner, int64_t now_us,
+                                      struct policy_decision *decision, struct err *err)
 {
     struct slurm s = {
         .snapshot = snapshot, .settings = settings, .planner = planner, .now_us = now_us, .fewest = true};
     return slurm_run(&s, decision, err);
 }
+
+#endif
