@@ -1,11 +1,11 @@
 /* Commands for many jobs at once. The jobs are given by ids, or by the same filter as in the list of jobs. */
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include "common/clock.h"
 #include "common/json.h"
 #include "store/jobs.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct bulk {
@@ -15,45 +15,17 @@ struct bulk {
     int64_t ids[STORE_PAGE_MAX];
 };
 
-static void commanded(void *arg, const struct err *err, json_t *doc)
+/* Takes the ids of a page of jobs: of those that the asker may change. */
+static void take_page(const struct call *call, json_t *page, struct bulk *bulk)
 {
-    struct call *call = arg;
-    const struct bulk *bulk = call->state;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_object_set_new(doc, "more", json_boolean(bulk->more));
-    call_json(call, 200, json_incref(doc), NULL);
-}
-
-static void command(struct call *call)
-{
-    const struct bulk *bulk = call->state;
-    struct err err = {0};
-    if (store_jobs_command(call->app->store, &call->principal, bulk->event, bulk->ids, bulk->count, commanded,
-                           call, &err) < 0)
-        call_fail(call, &err);
-}
-
-/* Called with a page of jobs that match the filter: commands those that the asker may change. */
-static void matched(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    struct bulk *bulk = call->state;
     size_t i;
     json_t *job;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_array_foreach (json_object_get(doc, "jobs"), i, job) {
+    json_array_foreach (json_object_get(page, "jobs"), i, job) {
         const char *owner = json_string_value(json_object_get(job, "owner"));
         if (call->principal.admin || (owner && strcmp(owner, call->principal.name) == 0))
             bulk->ids[bulk->count++] = json_integer_value(json_object_get(job, "id"));
     }
-    bulk->more = json_is_integer(json_object_get(doc, "next"));
-    command(call);
+    bulk->more = json_is_integer(json_object_get(page, "next"));
 }
 
 /* Reads {"ids": [1, 2]}. */
@@ -141,23 +113,32 @@ static int take_body(struct call *call, struct bulk *bulk, struct store_job_filt
 
 static void command_all(struct call *call, enum job_event event)
 {
-    struct err err = {0};
+    struct store *store = call->app->store;
+    struct wait page = wait_of(call->app), told = page;
     struct store_job_filter filter = {.limit = STORE_PAGE_MAX};
-    struct bulk *bulk = calloc(1, sizeof(*bulk));
-    if (!bulk) {
-        err_set(&err, ERR_NOMEM, "out of memory for a list of jobs");
+    struct bulk bulk = {.event = event};
+    struct err err = {0};
+    if (take_body(call, &bulk, &filter, &err) < 0) {
+        call_refuse(call, &err);
+        return;
+    }
+    int rc = 0;
+    if (bulk.count == 0 && filter.states != 0) {
+        rc = wait_end(&page, store_job_page(store, &call->principal, &filter, wait_doc, &page, &err), &err);
+        take_page(call, page.doc, &bulk);
+        json_decref(page.doc);
+    }
+    if (rc == 0)
+        rc = wait_end(
+            &told,
+            store_jobs_command(store, &call->principal, event, bulk.ids, bulk.count, wait_doc, &told, &err),
+            &err);
+    if (rc < 0) {
         call_fail(call, &err);
         return;
     }
-    bulk->event = event;
-    call->state = bulk;
-    call->state_free = free;
-    if (take_body(call, bulk, &filter, &err) < 0)
-        call_refuse(call, &err);
-    else if (bulk->count > 0 || filter.states == 0)
-        command(call);
-    else if (store_job_page(call->app->store, &call->principal, &filter, matched, call, &err) < 0)
-        call_fail(call, &err);
+    json_object_set_new(told.doc, "more", json_boolean(bulk.more));
+    call_json(call, 200, told.doc, NULL);
 }
 
 void jobs_cancel_all(struct call *call)

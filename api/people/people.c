@@ -1,5 +1,6 @@
 /* Routes of users and their limits, of groups, and of the audit. */
 #include "api/request/route.h"
+#include "api/request/wait.h"
 
 #include "api/people/auth.h"
 #include "api/check/check.h"
@@ -9,7 +10,6 @@
 #include "store/leases.h"
 #include "store/users.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MEMBERS_MAX = 500, AUDIT_PAGE_DEFAULT = 50 };
@@ -55,48 +55,6 @@ static int changes_check(struct call *call, struct json_reader *reader)
 
 /* ---- disabling a user, with a command for their jobs ---- */
 
-struct disabling {
-    enum job_event event;
-    json_t *answer; /* the answer about the changed user */
-};
-
-static void disabling_free(void *state)
-{
-    struct disabling *disabling = state;
-    json_decref(disabling->answer);
-    free(disabling);
-}
-
-static void jobs_told(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    struct disabling *disabling = call->state;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_object_set_new(disabling->answer, "told",
-                        json_integer((json_int_t)json_array_size(json_object_get(doc, "jobs"))));
-    call_json(call, 200, json_incref(disabling->answer), NULL);
-}
-
-static void user_disabled(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    struct disabling *disabling = call->state;
-    struct err failed = {0};
-    if (err) {
-        rights_changed(arg, err, doc);
-        return;
-    }
-    auth_forget(call->app->auth);
-    submits_forget(call->app->submits);
-    disabling->answer = json_incref(doc);
-    if (store_owner_command(call->app->store, &call->principal, disabling->event, call->params[0], jobs_told,
-                            call, &failed) < 0)
-        call_fail(call, &failed);
-}
-
 /* Reads `disabled`, and `jobs`, which is allowed only with it. Returns whether the user's jobs get a
  * command. */
 static bool disabled_read(struct call *call, struct json_reader *reader, enum job_event *event)
@@ -114,6 +72,35 @@ static bool disabled_read(struct call *call, struct json_reader *reader, enum jo
     return told;
 }
 
+/* Disables the user, and then gives all their jobs the command. */
+static void user_disable(struct call *call, enum job_event event)
+{
+    struct store *store = call->app->store;
+    struct wait user = wait_of(call->app), told = user;
+    struct err err = {0};
+    const char *name = call->params[0];
+    if (store_user_set(store, &call->principal, name, call->body, wait_doc, &user, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    if (wait_end(&user, 0, &err) < 0) {
+        rights_changed(call, &err, NULL);
+        return;
+    }
+    auth_forget(call->app->auth);
+    submits_forget(call->app->submits);
+    if (wait_end(&told, store_owner_command(store, &call->principal, event, name, wait_doc, &told, &err),
+                 &err) < 0) {
+        json_decref(user.doc);
+        call_fail(call, &err);
+        return;
+    }
+    json_object_set_new(user.doc, "told",
+                        json_integer((json_int_t)json_array_size(json_object_get(told.doc, "jobs"))));
+    json_decref(told.doc);
+    call_json(call, 200, user.doc, NULL);
+}
+
 void users_patch(struct call *call)
 {
     struct err err = {0};
@@ -128,16 +115,10 @@ void users_patch(struct call *call)
     limits_check(&reader);
     if (changes_check(call, &reader) < 0)
         return;
-    struct disabling *disabling = told ? calloc(1, sizeof(*disabling)) : NULL;
-    if (disabling) {
-        disabling->event = event;
-        call->state = disabling;
-        call->state_free = disabling_free;
-    }
-    if (told && !disabling)
-        err_set(&err, ERR_NOMEM, "out of memory for a user");
-    if (err.code || store_user_set(call->app->store, &call->principal, call->params[0], call->body,
-                                   told ? user_disabled : rights_changed, call, &err) < 0)
+    if (told)
+        user_disable(call, event);
+    else if (store_user_set(call->app->store, &call->principal, call->params[0], call->body, rights_changed,
+                            call, &err) < 0)
         call_fail(call, &err);
 }
 
