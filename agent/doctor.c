@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "agent/cards.h"
 #include "agent/machine.h"
 #include "common/clock.h"
+#include "common/faults.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/process.h"
@@ -26,22 +26,9 @@ enum {
     OPEN_FILES_MIN = 4096, /* of an agent: workers' sockets, its links and the files of the cache */
     CLOCK_OFF_S = 30,      /* `motley nodes` names a clock that is further off */
     MTU_MIN = 1280,        /* the least that IPv6 allows; smaller packets cost more than they carry */
-    CONNECT_MS = 3000,
-    TEXT_BYTES = 400 /* of a sentence, as of what a device lacks */
+    CONNECT_MS = 3000
 };
 static const uint64_t space_bytes_min = (uint64_t)1 << 30;
-
-static void fault(json_t *faults, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void fault(json_t *faults, const char *fmt, ...)
-{
-    char text[TEXT_BYTES];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    json_array_append_new(faults, json_string(text));
-}
 
 /* ---- checks that wait for nothing ---- */
 
@@ -50,17 +37,19 @@ static void limits_look(const struct doctor *doctor, json_t *faults)
     struct rlimit limit;
     (void)doctor;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < OPEN_FILES_MIN)
-        fault(faults,
-              "the limit of open files is %llu and at least %d are needed: set LimitNOFILE= of the agent's "
-              "unit, or ulimit "
-              "-n before it starts",
-              (unsigned long long)limit.rlim_cur, OPEN_FILES_MIN);
+        fault_add(
+            faults,
+            "the limit of open files is %llu and at least %d are needed: set LimitNOFILE= of the agent's "
+            "unit, or ulimit "
+            "-n before it starts",
+            (unsigned long long)limit.rlim_cur, OPEN_FILES_MIN);
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        fault(faults,
-              "a process may have only %llu MiB of addresses, and drivers of cards reserve more than they "
-              "use: remove "
-              "LimitAS= of the agent's unit, or ulimit -v before it starts",
-              (unsigned long long)(limit.rlim_cur >> 20));
+        fault_add(
+            faults,
+            "a process may have only %llu MiB of addresses, and drivers of cards reserve more than they "
+            "use: remove "
+            "LimitAS= of the agent's unit, or ulimit -v before it starts",
+            (unsigned long long)(limit.rlim_cur >> 20));
 }
 
 static void disk_look(const struct doctor *doctor, json_t *faults)
@@ -69,15 +58,16 @@ static void disk_look(const struct doctor *doctor, json_t *faults)
     char has[32], needs[32];
     if (statvfs(doctor->home, &info) < 0) {
         if (errno != ENOENT) /* the agent makes the folder */
-            fault(faults, "the folder \"%.200s\" cannot be looked at (%s): give it to the agent's user",
-                  doctor->home, strerror(errno));
+            fault_add(faults, "the folder \"%.200s\" cannot be looked at (%s): give it to the agent's user",
+                      doctor->home, strerror(errno));
     } else if ((uint64_t)info.f_bavail * info.f_frsize < space_bytes_min) {
-        fault(faults,
-              "the disk of \"%.200s\" has %s free and at least %s are needed: free some, or give a smaller "
-              "`cache` in the "
-              "agent's configuration and restart it",
-              doctor->home, units_bytes(has, (uint64_t)info.f_bavail * info.f_frsize),
-              units_bytes(needs, space_bytes_min));
+        fault_add(
+            faults,
+            "the disk of \"%.200s\" has %s free and at least %s are needed: free some, or give a smaller "
+            "`cache` in the "
+            "agent's configuration and restart it",
+            doctor->home, units_bytes(has, (uint64_t)info.f_bavail * info.f_frsize),
+            units_bytes(needs, space_bytes_min));
     }
 }
 
@@ -89,11 +79,11 @@ static void memory_look(const struct doctor *doctor, json_t *faults)
         if (strcmp(doctor->config->devices[i].kind, "cpu") == 0)
             bytes += doctor->config->devices[i].memory_limit_bytes;
     if (bytes > memory_total_bytes())
-        fault(faults,
-              "its CPU devices may take %s together and this machine has %s: lower their `memory` in the "
-              "agent's "
-              "configuration",
-              units_bytes(all, bytes), units_bytes(there, memory_total_bytes()));
+        fault_add(faults,
+                  "its CPU devices may take %s together and this machine has %s: lower their `memory` in the "
+                  "agent's "
+                  "configuration",
+                  units_bytes(all, bytes), units_bytes(there, memory_total_bytes()));
 }
 
 /* Cards, and drivers of cards that are there, which cannot be used. What the configuration itself leaves out
@@ -106,31 +96,32 @@ static void cards_look(const struct doctor *doctor, json_t *faults)
     json_array_foreach (json_object_get(doctor->config->cards, "cards"), i, entry)
         if (json_is_false(json_object_get(entry, "usable")) &&
             strncmp(json_text_of(entry, "why"), by_choice, strlen(by_choice)) != 0)
-            fault(faults, "%s %s is not used: %s", json_text_of(entry, "kind"), json_text_of(entry, "name"),
-                  json_text_of(entry, "why"));
+            fault_add(faults, "%s %s is not used: %s", json_text_of(entry, "kind"),
+                      json_text_of(entry, "name"), json_text_of(entry, "why"));
 }
 
 static void certificate_look(const struct doctor *doctor, json_t *faults)
 {
     char ends[32];
     if (!doctor->identity) {
-        fault(faults, "this machine has not joined a cluster: make a token by motley join-token on the "
-                      "server, and start "
-                      "the agent with it");
+        fault_add(faults, "this machine has not joined a cluster: make a token by motley join-token on the "
+                          "server, and start "
+                          "the agent with it");
         return;
     }
     const struct agent_certificate *certificate = &doctor->identity->certificate;
     const int64_t now_s = clock_wall_us() / 1000000;
     clock_rfc3339(certificate->ends_s * 1000000, ends);
     if (now_s >= certificate->ends_s)
-        fault(faults,
-              "its certificate ended at %s: it comes back with a token of motley join-token --node %s", ends,
-              doctor->identity->node);
+        fault_add(faults,
+                  "its certificate ended at %s: it comes back with a token of motley join-token --node %s",
+                  ends, doctor->identity->node);
     else if (now_s - certificate->issued_s > (certificate->ends_s - certificate->issued_s) / 10 * 9)
-        fault(faults,
-              "its certificate ends at %s and was not renewed in time: the agent has to run, and reach the "
-              "api at %.200s",
-              ends, doctor->identity->api);
+        fault_add(
+            faults,
+            "its certificate ends at %s and was not renewed in time: the agent has to run, and reach the "
+            "api at %.200s",
+            ends, doctor->identity->api);
 }
 
 /* ---- checks that ask others ---- */
@@ -142,15 +133,16 @@ static void api_look(const struct doctor *doctor, json_t *faults)
     if (!doctor->identity)
         return;
     if (agent_server_ask(doctor->identity, &server_s, &err) < 0) {
-        fault(faults, "the api does not take this node: %.300s", err.text);
+        fault_add(faults, "the api does not take this node: %.300s", err.text);
         return;
     }
     const int64_t ahead_s = clock_wall_us() / 1000000 - server_s;
     if (server_s > 0 && llabs(ahead_s) >= CLOCK_OFF_S)
-        fault(faults,
-              "this machine's clock is %lld s %s the server's: let both keep the time of one server (chrony, "
-              "NTP)",
-              (long long)llabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind");
+        fault_add(
+            faults,
+            "this machine's clock is %lld s %s the server's: let both keep the time of one server (chrony, "
+            "NTP)",
+            (long long)llabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind");
 }
 
 /* Connects to host:port or unix:PATH. Returns the socket, or -1 with errno. */
@@ -198,16 +190,17 @@ static void redis_look(const struct doctor *doctor, json_t *faults)
     int mtu = 0;
     socklen_t size = sizeof(mtu);
     if (fd < 0)
-        fault(faults,
-              "Redis at %.200s is not reached (%s): open that port of the server for this machine, or join "
-              "again where the "
-              "server has moved",
-              address, strerror(errno));
+        fault_add(
+            faults,
+            "Redis at %.200s is not reached (%s): open that port of the server for this machine, or join "
+            "again where the "
+            "server has moved",
+            address, strerror(errno));
     else if (found && found->ai_family == AF_INET && getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &size) == 0 &&
              mtu < MTU_MIN)
-        fault(faults,
-              "packets on the way to Redis at %.200s hold at most %d bytes: raise the MTU to %d or more",
-              address, mtu, MTU_MIN);
+        fault_add(faults,
+                  "packets on the way to Redis at %.200s hold at most %d bytes: raise the MTU to %d or more",
+                  address, mtu, MTU_MIN);
     if (fd >= 0)
         close(fd);
     if (found)

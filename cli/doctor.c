@@ -2,31 +2,19 @@
  * do. */
 #include "cli/cli.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/document.h"
+#include "common/faults.h"
 #include "common/file.h"
 #include "common/process.h"
 #include "common/program_json.h"
 #include "local/local.h"
 
-enum { AGENT_SECONDS = 300, TEXT_BYTES = 700, CONFIG_BYTES = 1 << 20 };
+enum { AGENT_SECONDS = 300, CONFIG_BYTES = 1 << 20 };
 static const char agent_home[] = "/var/lib/motley-agent", agent_config[] = "/etc/motley/agent.yaml";
-
-static void fault(json_t *faults, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void fault(json_t *faults, const char *fmt, ...)
-{
-    char text[TEXT_BYTES];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    json_array_append_new(faults, json_string(text));
-}
 
 /* ---- a node, as the server knows it ---- */
 
@@ -59,7 +47,7 @@ static void links_look(const json_t *nodes, const json_t *links, const json_t *n
             known = known ||
                     (strcmp(show_str(link, "from"), name) == 0 && strcmp(show_str(link, "to"), there) == 0);
         if (!known)
-            fault(
+            fault_add(
                 faults,
                 "no link from %s to %s has been measured: if both joined more than some minutes ago, %s does "
                 "not reach %s; "
@@ -75,13 +63,13 @@ static void node_look(const json_t *nodes, const json_t *devices, const json_t *
     json_t *entry;
     const char *name = show_str(node, "name"), *why = show_str(node, "why");
     if (!is_alive(node) || *why != '\0')
-        fault(faults, "node %s is %s%s%s", name, show_str(node, "state"), *why != '\0' ? ": " : "", why);
+        fault_add(faults, "node %s is %s%s%s", name, show_str(node, "state"), *why != '\0' ? ": " : "", why);
     json_array_foreach (json_object_get(node, "faults"), i, entry)
-        fault(faults, "node %s: %s", name, json_string_value(entry));
+        fault_add(faults, "node %s: %s", name, json_string_value(entry));
     json_array_foreach (json_object_get(devices, "devices"), i, entry)
         if (strcmp(show_str(entry, "node"), name) == 0 && *show_str(entry, "drain_why") != '\0')
-            fault(faults, "device %s is drained: %s; motley undrain %s gives it back",
-                  show_str(entry, "name"), show_str(entry, "drain_why"), show_str(entry, "name"));
+            fault_add(faults, "device %s is drained: %s; motley undrain %s gives it back",
+                      show_str(entry, "name"), show_str(entry, "drain_why"), show_str(entry, "name"));
     if (is_alive(node))
         links_look(nodes, links, node, faults);
 }
@@ -107,8 +95,8 @@ static int server_ask(struct cli *cli, const char *name, const json_t *names, js
         if (node)
             node_look(nodes, devices, links, node, faults);
         else if (result == 0)
-            fault(faults, "agent %s of this home has not joined: its log is %s/logs/agent-%s.log", own,
-                  cli->home, own);
+            fault_add(faults, "agent %s of this home has not joined: its log is %s/logs/agent-%s.log", own,
+                      cli->home, own);
     }
     json_decref(nodes);
     json_decref(links);
@@ -136,10 +124,10 @@ static int home_look(struct cli *cli, bool *looked, json_t *faults, struct err *
         const json_t *agents = json_object_get(config, "agents");
         if (client_call(cli, "GET", NULL, &queue, &why, "/v1/queue?limit=1") < 0 ||
             server_ask(cli, NULL, agents, faults, &why) < 0)
-            fault(faults, "the api does not answer: %s", why.text);
+            fault_add(faults, "the api does not answer: %s", why.text);
         const json_t *scheduler = json_object_get(queue, "scheduler");
         if (json_is_string(json_object_get(scheduler, "why")))
-            fault(faults, "%s", show_str(scheduler, "why"));
+            fault_add(faults, "%s", show_str(scheduler, "why"));
     }
     json_decref(found);
     json_decref(config);

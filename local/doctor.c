@@ -2,11 +2,11 @@
 #include "local/local.h"
 
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/faults.h"
 #include "common/file.h"
 #include "common/process.h"
 #include "common/tls.h"
@@ -14,22 +14,10 @@
 #include "local/postgres.h"
 #include "local/state.h"
 
-enum { TEXT_BYTES = 700, PEM_BYTES_MAX = 65536, RESTARTS_MANY = 3, DAYS_LEFT_MIN = 30, DAY_S = 86400 };
+enum { PEM_BYTES_MAX = 65536, RESTARTS_MANY = 3, DAYS_LEFT_MIN = 30, DAY_S = 86400 };
 /* PostgreSQL refuses every change when its disk is full; a checkpoint of a large model may take as much at
  * once. */
 static const uint64_t space_bytes_min = (uint64_t)1 << 30;
-
-static void fault(json_t *faults, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void fault(json_t *faults, const char *fmt, ...)
-{
-    char text[TEXT_BYTES];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    json_array_append_new(faults, json_string(text));
-}
 
 static void services_look(const char *home, json_t *faults)
 {
@@ -38,7 +26,7 @@ static void services_look(const char *home, json_t *faults)
     json_t *service, *state = state_load(home);
     uint64_t start;
     if (!state || state_supervisor(state, &start) == 0)
-        fault(faults, "nothing runs in %s: motley up --home %s, or systemctl start motley", home, home);
+        fault_add(faults, "nothing runs in %s: motley up --home %s, or systemctl start motley", home, home);
     else
         json_array_foreach (json_object_get(state, "services"), i, service) {
             const char *role = json_string_value(json_object_get(service, "role"));
@@ -49,11 +37,11 @@ static void services_look(const char *home, json_t *faults)
                 continue;
             snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);
             if (!process_is(pid, (uint64_t)json_integer_value(json_object_get(service, "start"))))
-                fault(faults, "the %s \"%s\" does not run; its log %s/logs/%s.log ends: %s", role, name, home,
-                      file, log_tail(home, file, tail, sizeof(tail)));
+                fault_add(faults, "the %s \"%s\" does not run; its log %s/logs/%s.log ends: %s", role, name,
+                          home, file, log_tail(home, file, tail, sizeof(tail)));
             else if (restarts >= RESTARTS_MANY)
-                fault(faults, "the %s \"%s\" died %lld times since the start; its log is %s/logs/%s.log",
-                      role, name, (long long)restarts, home, file);
+                fault_add(faults, "the %s \"%s\" died %lld times since the start; its log is %s/logs/%s.log",
+                          role, name, (long long)restarts, home, file);
         }
     json_decref(state);
 }
@@ -67,9 +55,10 @@ static void certificate_look(const char *home, const char *name, const char *cur
     if (file_path(path, sizeof(path), &err, "%s/ca/%s.crt", home, name) < 0 ||
         file_read_all(path, PEM_BYTES_MAX, &text, &err) < 0 ||
         tls_certificate_read(buf_str(&text), identity, &issued_s, &ends_s, &err) < 0)
-        fault(faults, "the certificate %s/ca/%s.crt cannot be used: %s", home, name, err.text);
+        fault_add(faults, "the certificate %s/ca/%s.crt cannot be used: %s", home, name, err.text);
     else if (ends_s - clock_wall_us() / 1000000 < (int64_t)DAYS_LEFT_MIN * DAY_S)
-        fault(faults, "the certificate %s ends at %s: %s", path, clock_rfc3339(ends_s * 1000000, ends), cure);
+        fault_add(faults, "the certificate %s ends at %s: %s", path, clock_rfc3339(ends_s * 1000000, ends),
+                  cure);
     buf_fini(&text);
 }
 
@@ -86,11 +75,12 @@ json_t *local_doctor(const char *home_given, struct err *err)
         return NULL;
     }
     if (home_limits(&why) < 0)
-        fault(faults, "%s", why.text);
+        fault_add(faults, "%s", why.text);
     if (home_space(home, space_bytes_min, &why) < 0)
-        fault(faults, "%s: motley df says who has what, motley rm removes jobs that have ended", why.text);
+        fault_add(faults, "%s: motley df says who has what, motley rm removes jobs that have ended",
+                  why.text);
     if (postgres_find(home, &postgres, &why) < 0)
-        fault(faults, "%s", why.text);
+        fault_add(faults, "%s", why.text);
     certificate_look(home, "server",
                      "remove it and server.host while the home is down, and motley up makes a new one",
                      faults);

@@ -115,6 +115,18 @@ def it_is_put_into_a_database_of_its_own(motley, folder):
     expect("not empty" in motley.last_error, motley.last_error)
 
 
+def what_is_lost_is_named(motley):
+    """Of a home that is down, of whose files one is gone and one is damaged."""
+    gone, damaged = sorted(glob.glob(os.path.join(motley.home, "blobs", "??", "*")))[:2]
+    os.remove(gone)
+    with open(damaged, "r+b") as handle:
+        flip(handle)
+    told = motley.run("backup", motley.path("backup-down"), parse=True)
+    expect({entry["sha256"] for entry in told["missing"]} == {os.path.basename(gone), os.path.basename(damaged)}, told["missing"])
+    expect(gone in motley.last_error and damaged in motley.last_error, motley.last_error)
+    expect(not glob.glob(motley.path("backup-down/blobs/??/" + os.path.basename(damaged))), "a damaged file was kept")
+
+
 class Agent:
     """A machine of its own, which joins the first server."""
 
@@ -179,7 +191,7 @@ def a_server_made_again_elsewhere_goes_on():
         losses = [m["loss"] for m in first.metrics(ident)[0]]
         it_is_put_into_a_database_of_its_own(first, first.path("backup-lab"))
         first.run("down")
-        first.run("backup", first.path("backup-down"))
+        what_is_lost_is_named(first)
         shutil.rmtree(first.home)
         shutil.rmtree(model)
         damage_is_refused_by_name(second, folder)
