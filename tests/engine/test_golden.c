@@ -42,6 +42,31 @@ static void further_families_match_fp64(void **state)
     json_decref(cases);
 }
 
+enum { CHOSEN_TOKENS = 64 };
+
+/* Goes on choosing tokens behind row[0, *count), whose last logits are given, up to `end`; the
+ * last logits must be those of one pass over the whole row. */
+static void cache_agrees_with_one_pass(struct stage *stage, struct kv_cache *cache, int32_t row[],
+                                       uint32_t end, uint32_t count, uint32_t vocab, float *logits)
+{
+    float *whole = malloc(4ull * vocab);
+    double apart = 0, size = 0;
+    struct err err;
+    for (; count < end; count++) {
+        row[count] = sample_greedy(logits, vocab);
+        check(stage_infer(stage, cache, &row[count], 1, NULL, NULL, logits, &err));
+    }
+    kv_cache_clear(cache);
+    check(stage_infer(stage, cache, row, count, NULL, NULL, whole, &err));
+    for (uint32_t i = 0; i < vocab; i++) {
+        apart = fmax(apart, fabs((double)whole[i] - (double)logits[i]));
+        size = fmax(size, fabs((double)whole[i]));
+    }
+    assert_true(apart <= 1e-4 * size);
+    assert_int_equal(sample_greedy(whole, vocab), sample_greedy(logits, vocab));
+    free(whole);
+}
+
 /* The tokens that a model chooses with a cache of keys and values are those of the whole forward pass. */
 static void further_families_choose_the_tokens_of_transformers(void **state)
 {
@@ -67,20 +92,25 @@ static void further_families_choose_the_tokens_of_transformers(void **state)
         const struct model_config *config = model_get_config(model);
         struct stage_options o = {.config = config,
                                   .mode = STAGE_INFER,
-                                  .tokens_max = 16,
-                                  .positions_max = 64,
+                                  .tokens_max = 80,
+                                  .positions_max = 80,
                                   .block_end = config->layers + 2};
         check(stage_create(device, model, &o, &stage, &err));
-        check(kv_cache_create(stage, 64, &cache, &err));
+        check(kv_cache_create(stage, 80, &cache, &err));
         float *logits = malloc(4ull * config->vocab);
+        int32_t row[80];
+        memcpy(row, data.batches[0].ids, 4ull * prompt);
         check(stage_infer(stage, cache, data.batches[0].ids, prompt, NULL, NULL, logits, &err));
         for (size_t i = 0; i < json_array_size(want); i++) {
             int32_t next = sample_greedy(logits, config->vocab);
             if (next != json_integer_value(json_array_get(want, i)))
                 fail_msg("%s: token %zu is %d, transformers chooses %lld", name, i, next,
                          (long long)json_integer_value(json_array_get(want, i)));
+            row[prompt + i] = next;
             check(stage_infer(stage, cache, &next, 1, NULL, NULL, logits, &err));
         }
+        cache_agrees_with_one_pass(stage, cache, row, prompt + CHOSEN_TOKENS,
+                                   prompt + (uint32_t)json_array_size(want), config->vocab, logits);
         free(logits);
         kv_cache_destroy(cache);
         stage_destroy(stage);
