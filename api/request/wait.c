@@ -11,9 +11,10 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* STACK_BYTES: documents are at most JSON_DEPTH_MAX deep; below lies a page that nobody may touch. SPARE_MAX:
- * stacks that are kept for the next requests. */
-enum { STACK_BYTES = 512 << 10, SPARE_MAX = 64 };
+/* STACK_BYTES: as large as a thread's, for which tools/stack_usage.py bounds all recursion; memory is taken
+ * as it is touched, and below lies a page that nobody may touch. SPARE_MAX: stacks that are kept for the next
+ * requests. */
+enum { STACK_BYTES = 8 << 20, SPARE_MAX = 64 };
 
 struct stack {
     ucontext_t own, outer; /* where the function goes on, and where the one that let it go on does */
@@ -97,6 +98,7 @@ static struct stack *stack_create(struct err *err)
         stack_free(stack);
         return NULL;
     }
+    madvise(stack->memory, STACK_BYTES, MADV_NOHUGEPAGE); /* else the first touch may take 2 MiB */
 #if defined(__SANITIZE_THREAD__)
     stack->tsan_own = __tsan_create_fiber(0);
 #endif
