@@ -57,6 +57,19 @@ CASES = {
     "ministral3": ("Ministral3", dict(COMMON, head_dim=16, rope_parameters={
         "rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
         "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}), QKVO),
+    # mixtures of experts: a shared expert that a score weighs, and a dense layer
+    "qwen2_moe": ("Qwen2Moe", dict(COMMON, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                                   shared_expert_intermediate_size=40, mlp_only_layers=[2]),
+                  QKVO),
+    # logistic scores, a bias for the choice, a factor, dense layers first, half of each head is rotated
+    "glm4_moe": ("Glm4Moe", dict(COMMON, head_dim=16, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
+                                 n_shared_experts=2, routed_scaling_factor=1.7, first_k_dense_replace=1,
+                                 use_qk_norm=True), QKVO),
+    "dots1": ("Dots1", dict(COMMON, head_dim=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                            n_shared_experts=1, first_k_dense_replace=2, routed_scaling_factor=2.5, sliding_window=12,
+                            max_window_layers=1), QKVO),
+    "ernie4_5_moe": ("Ernie4_5_Moe", dict(COMMON, moe_num_experts=6, moe_k=2, moe_intermediate_size=24,
+                                          moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), QKVO),
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
     # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
     "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),
@@ -66,6 +79,7 @@ SMALL = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attent
 QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2,
             spatial_merge_size=1, temporal_patch_size=1)
 IMAGES = r".*(visual|vision_tower|multi_modal_projector).*"
+UNTRAINED = IMAGES + r"|.*e_score_correction_bias"  # a router's bias, which the class itself does not train
 # Models that also read images: class before "Config", text_config, keys beside it, targets. Rows are of text.
 NESTED = {
     "gemma3-nested": ("Gemma3", dict(COMMON, head_dim=16, sliding_window=12, query_pre_attn_scalar=20, layer_types=[
@@ -130,12 +144,12 @@ def make_model(name, folder):
 
 
 def load(folder, dtype):
-    """The model, of which what reads images is not trained."""
+    """The model, of which what reads images and routers' biases are not trained."""
     nested = "vision_config" in json.loads((folder / "config.json").read_text())
     auto = transformers.AutoModelForImageTextToText if nested else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
     for key, value in model.named_parameters():
-        value.requires_grad_(re.fullmatch(IMAGES, key) is None)
+        value.requires_grad_(re.fullmatch(UNTRAINED, key) is None)
     return model
 
 

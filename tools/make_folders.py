@@ -69,6 +69,14 @@ FAMILIES = {
     "olmoe": ("Olmoe", MIXED, "olmoe"),
     "qwen3-5": ("Qwen3_5Text", dict(head_dim=8, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
                                     linear_key_head_dim=6, linear_value_head_dim=8), None),
+    "qwen2-moe": ("Qwen2Moe", dict(MIXED, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                                   num_hidden_layers=3, decoder_sparse_step=2), None),
+    "glm4-moe": ("Glm4Moe", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=8,
+                                 n_shared_experts=1, routed_scaling_factor=2.0, attention_bias=True), None),
+    "dots1": ("Dots1", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=2,
+                            first_k_dense_replace=1, sliding_window=6, max_window_layers=1, num_hidden_layers=3), None),
+    "ernie4-5-moe": ("Ernie4_5_Moe", dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=12,
+                                          moe_num_shared_experts=1), None),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
@@ -101,12 +109,14 @@ def hub_name(name):
 def hub_tensors(model, kind):
     """Every tensor of the language model, experts one by one."""
     out = {}
-    for name, value in model.named_parameters():
+    biases = [(name, value) for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for name, value in [*model.named_parameters(), *biases]:
         name, value = hub_name(name), value.detach().double()
         if "vision" in name or "multi_modal" in name:
             continue
         if kind == "Mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
+        name = name.replace(".mlp.gate.moe_statics.", ".mlp.moe_statics.")
         if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             out[name] = value
             continue

@@ -75,6 +75,12 @@ static void softmax(float *scores, uint32_t n)
         scores[e] = (float)(p[e] / sum);
 }
 
+static void logistic(float *scores, uint32_t n)
+{
+    for (uint32_t e = 0; e < n; e++)
+        scores[e] = (float)(1 / (1 + exp(-(double)scores[e])));
+}
+
 /* The indices of the `active` largest values, in falling order. Of equal values (and NaNs) the first stays
  * first. */
 static void largest(const float *p, uint32_t n, uint32_t active, uint32_t *chosen)
@@ -102,14 +108,17 @@ static void route_part(const struct parts_job *job, uint64_t begin, uint64_t end
 {
     const struct op_route *op = &job->op->route;
     float *scores = operand_at(&op->scores), *weight = operand_at(&op->weight);
+    const float *bias = operand_at(&op->bias);
     uint32_t *chosen = operand_at(&op->chosen), active = op->active;
     for (size_t t = begin; t < end; t++) {
-        float *p = scores + t * op->experts;
-        softmax(p, op->experts);
-        largest(p, op->experts, active, chosen + t * active);
+        float *p = scores + t * op->experts, biased[EXPERTS_MAX];
+        (op->sigmoid ? logistic : softmax)(p, op->experts);
+        for (uint32_t e = 0; bias && e < op->experts; e++)
+            biased[e] = p[e] + bias[e];
+        largest(bias ? biased : p, op->experts, active, chosen + t * active);
         double sum = op->renormalise ? chosen_sum(p, chosen + t * active, active) : 1;
         for (size_t j = t * active; j < (t + 1) * active; j++)
-            weight[j] = (float)((double)p[chosen[j]] / sum);
+            weight[j] = (float)((double)op->scale * (double)p[chosen[j]] / sum);
     }
 }
 
@@ -181,13 +190,13 @@ static void choice_backward(const struct op_route_backward *op, const float *p, 
 {
     double sum = 1, shared = 0;
     memset(d, 0, op->experts * sizeof(*d));
-    if (op->renormalise) { /* here weight_j = p_j / sum */
+    if (op->renormalise) { /* here weight_j = scale * p_j / sum */
         sum = chosen_sum(p, chosen, op->active);
         for (uint32_t j = 0; j < op->active; j++)
             shared += (double)dweight[j] * (double)p[chosen[j]] / sum;
     }
     for (uint32_t j = 0; j < op->active; j++)
-        d[chosen[j]] += ((double)dweight[j] - shared) / sum;
+        d[chosen[j]] += (double)op->scale * ((double)dweight[j] - shared) / sum;
 }
 
 static void route_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
@@ -208,10 +217,11 @@ static void route_backward_part(const struct parts_job *job, uint64_t begin, uin
             for (size_t e = 0; e < n; e++)
                 d[e] += factor * (double)counts[row * n + e];
         }
-        for (size_t e = 0; e < n; e++)
+        for (size_t e = 0; e < n && !op->sigmoid; e++)
             mean += (double)p[e] * d[e];
         for (size_t e = 0; e < n; e++)
-            dscores[t * n + e] = (float)((double)p[e] * (d[e] - mean));
+            dscores[t * n + e] =
+                (float)((double)p[e] * (op->sigmoid ? d[e] * (1 - (double)p[e]) : d[e] - mean));
     }
 }
 
@@ -297,7 +307,7 @@ static void combine_part(const struct parts_job *job, uint64_t begin, uint64_t e
             size_t n = width - column < COLUMNS ? width - column : COLUMNS;
             double sum[COLUMNS] = {0};
             for (size_t j = t * op->active; j < (t + 1) * op->active; j++) {
-                const float *from = x + place[j] * width + column;
+                const float *from = x + (place ? place[j] : j) * width + column;
                 double w = !weight ? 1.0 : (double)weight[j];
                 for (size_t i = 0; i < n; i++)
                     sum[i] += w * (double)from[i];
@@ -311,7 +321,7 @@ int cpu_combine(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_combine *o = &op->combine;
     uint64_t places = (uint64_t)o->tokens * o->active;
-    if (below_check(op, "place", &o->place, places, places, err) != 0)
+    if (o->place.buffer && below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_part);
     return 0;
@@ -327,7 +337,7 @@ static void combine_backward_part(const struct parts_job *job, uint64_t begin, u
     for (size_t t = begin; t < end; t++)
         for (size_t j = t * op->active; j < (t + 1) * op->active; j++) {
             const float *d = dy + t * width;
-            float *row = x + place[j] * width, w = weight[j];
+            float *row = x + (place ? place[j] : j) * width, w = weight[j];
             double sum[8] = {0}, total = 0;
             size_t i = 0;
             for (; i + 8 <= width; i += 8)
@@ -347,7 +357,7 @@ int cpu_combine_backward(struct cpu_runner *runner, const struct op *op, struct 
 {
     const struct op_combine_backward *o = &op->combine_backward;
     uint64_t places = (uint64_t)o->tokens * o->active;
-    if (below_check(op, "place", &o->place, places, places, err) != 0)
+    if (o->place.buffer && below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_backward_part);
     return 0;

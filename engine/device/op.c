@@ -453,6 +453,7 @@ static void route_operands(const struct op *any, struct uses *uses)
 {
     const struct op_route *op = &any->route;
     use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
+    use_optional(uses, "bias", op->bias, OPERAND_READ, 1, op->experts, op->experts);
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_WRITE, (uint64_t)op->tokens * op->active);
     use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
     if (!op->counts.buffer)
@@ -499,14 +500,16 @@ static void combine_operands(const struct op *op, struct uses *uses)
     if (op->kind == OP_COMBINE) {
         const struct op_combine *o = &op->combine;
         use(uses, "x", o->x, OPERAND_READ, (uint64_t)o->tokens * o->active, o->width, o->width);
-        use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
+        if (o->place.buffer || o->active != 1)
+            use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
         use_optional(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
         use(uses, "y", o->y, OPERAND_UPDATE, o->tokens, o->width, o->width);
         return;
     }
     const struct op_combine_backward *o = &op->combine_backward;
     use(uses, "x", o->x, OPERAND_UPDATE, (uint64_t)o->tokens * o->active, o->width, o->width);
-    use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
+    if (o->place.buffer || o->active != 1)
+        use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
     use(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
     use(uses, "dy", o->dy, OPERAND_READ, o->tokens, o->width, o->width);
     use(uses, "dweight", o->dweight, OPERAND_WRITE, o->tokens, o->active, o->active);
@@ -637,6 +640,12 @@ void op_complete(struct op *op)
         break;
     case OP_EMBED_BACKWARD:
         op->embed_backward.scale = op->embed_backward.scale == 0.0f ? 1.0f : op->embed_backward.scale;
+        break;
+    case OP_ROUTE:
+        op->route.scale = op->route.scale == 0.0f ? 1.0f : op->route.scale;
+        break;
+    case OP_ROUTE_BACKWARD:
+        op->route_backward.scale = op->route_backward.scale == 0.0f ? 1.0f : op->route_backward.scale;
         break;
     case OP_CROSS_ENTROPY:
         op->cross_entropy.gradient_scale =

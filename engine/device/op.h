@@ -374,29 +374,32 @@ struct op_gemm_grouped {
 };
 
 /* The router of a mixture of experts. scores[tokens,experts] are replaced by their softmax, the
- * probabilities. The `active` largest of each token are chosen, in falling order, the lower number first
- * among equals. An expert's weight is its probability; with `renormalise` it is divided by the sum of the
- * chosen experts' probabilities. If `counts` is present, every token of row r adds 1 to counts[r,e] for each
- * chosen expert e, and its probability of each e to sums[r,e], in the order of tokens, as the load-balancing
- * loss needs them. At most 1024 experts, 64 of them active. */
+ * probabilities; with `sigmoid`, by their logistic function. The `active` largest of each token are chosen,
+ * in falling order, the lower number first among equals. Where `bias` is present, the choice is made by
+ * probability + bias. An expert's weight is its probability; with `renormalise` it is divided by the sum of
+ * the chosen experts' probabilities. Then it is multiplied by `scale`. If `counts` is present, every token of
+ * row r adds 1 to counts[r,e] for each chosen expert e, and its probability of each e to sums[r,e], in the
+ * order of tokens, as the load-balancing loss needs them. At most 1024 experts, 64 of them active. */
 struct op_route {
     uint32_t rows, tokens, experts, active;
-    bool renormalise;
+    bool renormalise, sigmoid;
+    float scale;                 /* 0 stands for 1 */
     struct operand scores;       /* f32, updated */
+    struct operand bias;         /* f32 [experts], or absent */
     struct operand chosen;       /* u32 [tokens, active], written */
     struct operand weight;       /* f32 [tokens, active], written */
     struct operand row_start;    /* u32 [rows + 1]; needed with counts */
     struct operand counts, sums; /* f32 [rows, experts], updated; or absent */
 };
 
-/* Gradient of the scores from dweight, through choice, division and softmax. If `counts` is present, the
- * gradient of the load-balancing loss is added: the probability of expert e for a token of row r has the
- * gradient aux * counts[r,e] / len_r, where len_r is the row's tokens. This is the gradient of op_router_loss
- * for aux = experts / layers^2. */
+/* Gradient of the scores from dweight, through factor, division and softmax or logistic function. If `counts`
+ * is present, the gradient of the load-balancing loss is added: the probability of expert e for a token of
+ * row r has the gradient aux * counts[r,e] / len_r, where len_r is the row's tokens. This is the gradient of
+ * op_router_loss for aux = experts / layers^2. */
 struct op_route_backward {
     uint32_t rows, tokens, experts, active;
-    bool renormalise;
-    float aux;
+    bool renormalise, sigmoid;
+    float aux, scale; /* scale 0 stands for 1 */
     struct operand probabilities, chosen, dweight, dscores;
     struct operand row_start, counts; /* counts may be absent */
 };
@@ -419,13 +422,14 @@ struct op_router_loss {
 };
 
 /* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x is [tokens
- * * active, width]. f32, the sum is rounded once. */
+ * * active, width]. Without place (active 1), place[t,0] is t. f32, the sum is rounded once. */
 struct op_combine {
     uint32_t tokens, active, width;
     struct operand x, place, weight, y;
 };
 
-/* dweight[t,j] = <dy[t], x[place[t,j]]>; then x[place[t,j]] is replaced by weight[t,j] * dy[t]. */
+/* dweight[t,j] = <dy[t], x[place[t,j]]>; then x[place[t,j]] is replaced by weight[t,j] * dy[t]. Without place
+ * (active 1), place[t,0] is t. */
 struct op_combine_backward {
     uint32_t tokens, active, width;
     struct operand x, place, weight, dy, dweight;

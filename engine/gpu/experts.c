@@ -46,10 +46,13 @@ static int route_run(struct gpu_call *call, const struct op *op)
     struct route_args args = {.scores = gpu_at(&o->scores),
                               .chosen = gpu_at(&o->chosen),
                               .weight = gpu_at(&o->weight),
+                              .bias = gpu_at(&o->bias),
                               .tokens = o->tokens,
                               .experts = o->experts,
                               .active = o->active,
-                              .renormalise = o->renormalise};
+                              .renormalise = o->renormalise,
+                              .sigmoid = o->sigmoid,
+                              .scale = o->scale};
     if (gpu_launch(call, KERNEL_route, warp_blocks(o->tokens), 1, 1, &args, sizeof(args)) != 0)
         return -1;
     if (!o->counts.buffer)
@@ -80,7 +83,9 @@ static int route_backward_run(struct gpu_call *call, const struct op *op)
                                        .experts = o->experts,
                                        .active = o->active,
                                        .renormalise = o->renormalise,
-                                       .aux = o->aux};
+                                       .sigmoid = o->sigmoid,
+                                       .aux = o->aux,
+                                       .scale = o->scale};
     return gpu_launch(call, KERNEL_route_backward, warp_blocks(o->tokens), 1, 1, &args, sizeof(args));
 }
 

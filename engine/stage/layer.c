@@ -251,33 +251,35 @@ static void attention_backward(const struct layer_run *run, const struct layer_s
 
 /* --- gates and sums --- */
 
-static struct op glu_op(const struct layer_run *run, bool backward)
+static struct op glu_op(const struct layer_run *run, const struct layer_step *step, bool backward)
 {
     const struct model_config *config = &run->pass->stage->config;
-    bool sparse = run->plan->width[VALUE_CHOSEN] > 0;
+    bool sparse = run->plan->width[VALUE_CHOSEN] > 0 && step->in == VALUE_GATE_UP;
     uint32_t copies = sparse ? config->experts_active : 1;
-    uint32_t tokens = run->pass->tokens * copies, width = run->plan->width[VALUE_ACT] / copies;
+    uint32_t tokens = run->pass->tokens * copies, width = run->plan->width[step->out] / copies;
     enum glu_kind kind = config->gelu ? GLU_GELU_TANH : GLU_SILU;
-    struct operand gate_up = run_value(run, VALUE_GATE_UP);
+    struct operand gate_up = run_value(run, step->in);
     if (backward)
         return (struct op){.kind = OP_GLU_BACKWARD,
                            .glu_backward = {.tokens = tokens,
                                             .width = width,
                                             .kind = kind,
                                             .gate_up = gate_up,
-                                            .dact = run_gradient(run, VALUE_ACT)}};
+                                            .dact = run_gradient(run, step->out)}};
     return (struct op){.kind = OP_GLU,
                        .glu = {.tokens = tokens,
                                .width = width,
                                .kind = kind,
                                .gate_up = gate_up,
-                               .act = run_value(run, VALUE_ACT)}};
+                               .act = run_value(run, step->out)}};
 }
 
 /* Set `out` to the value that a step adds to. */
 static void begin_sum(const struct layer_run *run, const struct layer_step *step)
 {
     uint32_t hidden = shape(run)->hidden;
+    if (step->add == step->out)
+        return;
     /* with parts of layers, the first member adds the residual */
     if (step->add == VALUE_NONE || run->pass->stage->options.part.follows)
         queue_zero(&run->pass->queue, run_value(run, step->out), (uint64_t)run->pass->tokens * hidden);
@@ -329,7 +331,33 @@ static struct operand router_sums(const struct layer_run *run, uint32_t which)
     return f32_at(run->pass->slot->buffer, stage->layout.slot.router + which * each);
 }
 
-static void route_forward(const struct layer_run *run)
+/* The score of the shared expert becomes its weight: a router of one expert. */
+static void score_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    queue_step(run, &(struct op){.kind = OP_ROUTE,
+                                 .route = {.tokens = run->pass->tokens,
+                                           .experts = 1,
+                                           .active = 1,
+                                           .sigmoid = true,
+                                           .scores = run_value(run, step->in),
+                                           .chosen = run_value(run, VALUE_SHARED_CHOSEN),
+                                           .weight = run_value(run, step->out)}});
+}
+
+static void score_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    queue_step(run, &(struct op){.kind = OP_ROUTE_BACKWARD,
+                                 .route_backward = {.tokens = run->pass->tokens,
+                                                    .experts = 1,
+                                                    .active = 1,
+                                                    .sigmoid = true,
+                                                    .probabilities = run_value(run, step->in),
+                                                    .chosen = run_value(run, VALUE_SHARED_CHOSEN),
+                                                    .dweight = run_gradient(run, step->out),
+                                                    .dscores = run_gradient(run, step->in)}});
+}
+
+static void route_forward(const struct layer_run *run, const struct layer_step *step)
 {
     struct stage_pass *pass = run->pass;
     const struct model_config *config = &pass->stage->config;
@@ -338,18 +366,24 @@ static void route_forward(const struct layer_run *run)
     /* A stage with experts alone does not route: the router's choices came with the tokens. */
     if (run->plan->holds != HOLDS_EXPERTS)
         queue_step(
-            run, &(struct op){.kind = OP_ROUTE,
-                              .route = {.rows = pass->rows,
-                                        .tokens = pass->tokens,
-                                        .experts = config->experts,
-                                        .active = config->experts_active,
-                                        .renormalise = config->router_renormalise,
-                                        .scores = run_value(run, VALUE_PROBABILITIES),
-                                        .chosen = chosen,
-                                        .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
-                                        .row_start = row_start,
-                                        .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
-                                        .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
+            run,
+            &(struct op){.kind = OP_ROUTE,
+                         .route = {.rows = pass->rows,
+                                   .tokens = pass->tokens,
+                                   .experts = config->experts,
+                                   .active = config->experts_active,
+                                   .renormalise = config->router_renormalise,
+                                   .sigmoid = config->router_sigmoid,
+                                   .scale = (float)config->router_scale,
+                                   .bias = step->norm < 0
+                                               ? (struct operand){0}
+                                               : tensor_at(run->block, &run->plan->tensors.list[step->norm]),
+                                   .scores = run_value(run, VALUE_PROBABILITIES),
+                                   .chosen = chosen,
+                                   .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
+                                   .row_start = row_start,
+                                   .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
+                                   .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
     queue_step(run, &(struct op){.kind = OP_ROUTE_SORT,
                                  .route_sort = {.tokens = pass->tokens,
                                                 .active = config->experts_active,
@@ -373,6 +407,8 @@ static void route_backward(const struct layer_run *run)
                                 .experts = config->experts,
                                 .active = config->experts_active,
                                 .renormalise = config->router_renormalise,
+                                .sigmoid = config->router_sigmoid,
+                                .scale = (float)config->router_scale,
                                 .aux = (float)(pass->slot->router_scale * (double)pass->stage->loss_scale *
                                                config->experts / (layers * layers)),
                                 .probabilities = run_value(run, VALUE_PROBABILITIES),
@@ -395,13 +431,16 @@ static void dispatch_forward(const struct layer_run *run, const struct layer_ste
                                                  .y = run_value(run, step->out)}});
 }
 
-static struct op_combine combine_of(const struct layer_run *run, struct operand x, struct operand y)
+/* Sums rows of x for each token: those of its experts, or the one of the shared expert. */
+static struct op_combine combine_of(const struct layer_run *run, const struct layer_step *step,
+                                    struct operand x, struct operand y)
 {
+    bool shared = step->in == VALUE_SHARED_OUT;
     return (struct op_combine){.tokens = run->pass->tokens,
-                               .active = run->pass->stage->config.experts_active,
+                               .active = shared ? 1 : run->pass->stage->config.experts_active,
                                .width = shape(run)->hidden,
                                .x = x,
-                               .place = run_value(run, VALUE_ROUTED_PLACE),
+                               .place = shared ? (struct operand){0} : run_value(run, VALUE_ROUTED_PLACE),
                                .y = y};
 }
 
@@ -412,31 +451,32 @@ static void dispatch_backward(const struct layer_run *run, const struct layer_st
     struct operand d = run_gradient(run, step->in);
     if (!accumulate)
         queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * shape(run)->hidden);
-    queue_step(run,
-               &(struct op){.kind = OP_COMBINE, .combine = combine_of(run, run_gradient(run, step->out), d)});
+    queue_step(run, &(struct op){.kind = OP_COMBINE,
+                                 .combine = combine_of(run, step, run_gradient(run, step->out), d)});
 }
 
 static void combine_forward(const struct layer_run *run, const struct layer_step *step)
 {
     struct op op = {.kind = OP_COMBINE,
-                    .combine = combine_of(run, run_value(run, step->in), run_value(run, step->out))};
+                    .combine = combine_of(run, step, run_value(run, step->in), run_value(run, step->out))};
     begin_sum(run, step);
-    op.combine.weight = run_value(run, VALUE_CHOSEN_WEIGHT);
+    op.combine.weight = run_value(run, layer_combine_weight(step));
     queue_step(run, &op);
 }
 
 static void combine_backward(const struct layer_run *run, const struct layer_step *step)
 {
-    const struct op_combine c = combine_of(run, run_value(run, step->in), run_gradient(run, step->out));
-    queue_step(run, &(struct op){.kind = OP_COMBINE_BACKWARD,
-                                 .combine_backward = {.tokens = c.tokens,
-                                                      .active = c.active,
-                                                      .width = c.width,
-                                                      .x = c.x,
-                                                      .place = c.place,
-                                                      .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
-                                                      .dy = c.y,
-                                                      .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT)}});
+    const struct op_combine c = combine_of(run, step, run_value(run, step->in), run_gradient(run, step->out));
+    queue_step(run,
+               &(struct op){.kind = OP_COMBINE_BACKWARD,
+                            .combine_backward = {.tokens = c.tokens,
+                                                 .active = c.active,
+                                                 .width = c.width,
+                                                 .x = c.x,
+                                                 .place = c.place,
+                                                 .weight = run_value(run, layer_combine_weight(step)),
+                                                 .dy = c.y,
+                                                 .dweight = run_gradient(run, layer_combine_weight(step))}});
 }
 
 /* --- a layer --- */
@@ -491,13 +531,13 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         add_forward(run, step);
         break;
     case STEP_ROUTE:
-        route_forward(run);
+        step->out == VALUE_SHARED_WEIGHT ? score_forward(run, step) : route_forward(run, step);
         break;
     case STEP_DISPATCH:
         dispatch_forward(run, step);
         break;
     case STEP_GLU:
-        op = glu_op(run, false);
+        op = glu_op(run, step, false);
         queue_step(run, &op);
         break;
     case STEP_COMBINE:
@@ -560,14 +600,16 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
         add_backward(run, step);
         break;
     case STEP_ROUTE:
-        if (run->plan->holds != HOLDS_EXPERTS)
+        if (step->out == VALUE_SHARED_WEIGHT)
+            score_backward(run, step);
+        else if (run->plan->holds != HOLDS_EXPERTS)
             route_backward(run);
         break;
     case STEP_DISPATCH:
         dispatch_backward(run, step, entry->accumulate && run->plan->holds != HOLDS_EXPERTS);
         break;
     case STEP_GLU:
-        glu = glu_op(run, true);
+        glu = glu_op(run, step, true);
         queue_step(run, &glu);
         break;
     case STEP_COMBINE:

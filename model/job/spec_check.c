@@ -86,6 +86,12 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
         return err_set(
             err, ERR_INVALID,
             "train.router_aux: this model has no experts, and so no router whose loss could count");
+    if (spec->train.router_aux != 0 && config->router_biased)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "train.router_aux: a model of type \"%s\" chooses experts by a bias beside their scores, "
+            "for which the load-balancing loss is not computed",
+            model_arch_name(config->arch));
     if (check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
     if (spec->result.kind == SPEC_RESULT_GGUF && !arch_of(config->arch)->gguf)

@@ -1,8 +1,8 @@
 /* The supported architectures as a table: what distinguishes them in files and in arithmetic.
  *
- * An architecture is one entry in arch.c: its names in config.json and GGUF metadata, the defaults of absent
- * keys, its switches, and the tensor names that differ from Llama's. Adding a dense family takes one entry
- * and one golden case. Code outside this table asks a model's config for its switches, not for its
+ * An architecture is one entry in arch_table.c: its names in config.json and GGUF metadata, the defaults of
+ * absent keys, its switches, and the tensor names that differ from Llama's. Adding a dense family takes one
+ * entry and one golden case. Code outside this table asks a model's config for its switches, not for its
  * architecture. All functions are pure. */
 #ifndef MOTLEY_MODEL_SHAPE_ARCH_H
 #define MOTLEY_MODEL_SHAPE_ARCH_H
@@ -27,7 +27,7 @@ enum arch_tensor {
     ARCH_NORM_FFN_POST,       /* the norm of the FFN's output (Gemma) */
     ARCH_NORM_Q,
     ARCH_NORM_K,
-    ARCH_Q, /* the values from here to DELTA_OUT have the order of enum lora_target */
+    ARCH_Q, /* the values from here to SHARED_DOWN have the order of enum lora_target */
     ARCH_K,
     ARCH_V,
     ARCH_O,
@@ -36,11 +36,14 @@ enum arch_tensor {
     ARCH_DOWN,
     ARCH_QKV,
     ARCH_GATE_UP,
-    ARCH_DELTA_QKV, /* the matrices of a gated delta net, also in the order of enum lora_target */
+    ARCH_DELTA_QKV, /* the matrices of a gated delta net */
     ARCH_DELTA_Z,
     ARCH_DELTA_B,
     ARCH_DELTA_A,
     ARCH_DELTA_OUT,
+    ARCH_SHARED_GATE, /* matrices of the shared expert of a mixture, which every token passes */
+    ARCH_SHARED_UP,
+    ARCH_SHARED_DOWN,
     ARCH_DELTA_CONV,    /* [channels, 1, taps]: the convolution of q, k and v */
     ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
     ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
@@ -49,6 +52,8 @@ enum arch_tensor {
     ARCH_EXPERT_GATE, /* the matrix of one expert */
     ARCH_EXPERT_UP,
     ARCH_EXPERT_DOWN,
+    ARCH_ROUTER_BIAS,  /* added to the router's probabilities for the choice alone; never trained */
+    ARCH_SHARED_SCORE, /* the row whose logistic product with a token weighs the shared expert */
     ARCH_TENSOR_COUNT
 };
 
@@ -75,7 +80,17 @@ enum arch_window {
     ARCH_WINDOW_BUT_LAST,  /* all but the last layer of each window_period layers (sliding_window_pattern) */
     ARCH_WINDOW_BUT_FIRST, /* all but the first layer of each window_period layers */
     ARCH_WINDOW_ALL,       /* every layer */
+    ARCH_WINDOW_BEHIND,    /* layers from max_window_layers on */
+    ARCH_WINDOW_EVEN,      /* if use_sliding_window is true, layers 0, 2 … below max_window_layers */
     ARCH_WINDOW_UNROTATED, /* if use_sliding_window is true, the layers without rotation */
+};
+
+/* config.json's keys that say which layers of a mixture are dense. */
+enum arch_dense {
+    ARCH_DENSE_NONE,
+    ARCH_DENSE_LISTED, /* decoder_sparse_step, mlp_only_layers */
+    ARCH_DENSE_FIRST,  /* first_k_dense_replace: the number of the first layers, which are dense */
+    ARCH_DENSE_OUTSIDE /* moe_layer_start_index, moe_layer_end_index and moe_layer_interval name the others */
 };
 
 struct arch {
@@ -84,7 +99,8 @@ struct arch {
     /* general.architecture of GGUF metadata; NULL: llama.cpp does not know the family */
     const char *gguf;
     struct arch_name names[ARCH_TENSOR_COUNT]; /* names that differ from Llama's */
-    const char *router_too;                    /* another name of the router in Hugging Face files, or NULL */
+    const char *name_too; /* another name of the tensor name_too_of in Hugging Face files, or NULL */
+    enum arch_tensor name_too_of;
     /* Defaults of keys that config.json lacks. 0 means that the key is required, unless the field's comment
      * says otherwise. */
     uint32_t hidden, layers, heads, ffn, vocab, max_positions;
@@ -97,7 +113,8 @@ struct arch {
     /* The architecture's switches. */
     struct arch_biases bias;
     enum arch_window windows;
-    uint32_t qk_norm; /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
+    const char *qk_norm_key; /* config.json's key that says whether q and k are normed per head, or NULL */
+    uint32_t qk_norm;        /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
     bool attn_gate;     /* q's matrix has the gate of each head's output behind the head's rows */
     bool delta;         /* layer_types may name linear_attention: gated delta nets */
@@ -124,12 +141,21 @@ struct arch {
     uint32_t no_rope_period;
     /* The following fields describe mixtures of experts. */
     bool sparse;
-    const char *experts_key;    /* config.json's key of the number of experts */
-    const char *expert_ffn_key; /* config.json's key of an expert's width, or NULL: intermediate_size */
-    bool w_names;               /* experts' gate, up and down are called w1, w3 and w2 */
-    bool dense_layers;          /* config.json may make layers dense (decoder_sparse_step, mlp_only_layers) */
-    bool renormalise; /* the chosen experts' weights are always divided by their sum; if false, only if
-                         norm_topk_prob is true */
+    const char *experts_key;      /* config.json's key of the number of experts */
+    const char *expert_ffn_key;   /* config.json's key of an expert's width, or NULL: intermediate_size */
+    bool w_names;                 /* experts' gate, up and down are called w1, w3 and w2 */
+    enum arch_dense dense;        /* config.json's keys that make layers dense */
+    const char *active_key;       /* config.json's key of the chosen experts, or NULL: num_experts_per_tok */
+    const char *shared_key;       /* config.json's key of the shared expert's width, or NULL */
+    const char *shared_count_key; /* … or of its width in experts, or NULL: there is no shared expert */
+    bool shared_scored;           /* a logistic score of the token weighs the shared expert */
+    bool router_sigmoid;          /* scores are logistic, and scaled by routed_scaling_factor */
+    bool router_biased;           /* there is an ARCH_ROUTER_BIAS */
+    bool router_bias_row;         /* … which files keep as a matrix of one row */
+    uint32_t dense_default;       /* default of first_k_dense_replace */
+    /* The chosen experts' weights are always divided by their sum; if false, only if norm_topk_prob, whose
+     * default is renormalise_default, is true. */
+    bool renormalise, renormalise_default;
     /* The following fields say what the GGUF converter changes, and what llama.cpp assumes without a key in
      * the file. */
     bool gguf_permutes;    /* rows of q and k within each head are interleaved */
@@ -157,6 +183,8 @@ void arch_outer_list(const char *type, char *text, size_t size);
 /* Returns the entry; never NULL for a value of the enum. */
 const struct arch *arch_of(enum model_arch arch);
 
+/* Returns config.json's key of the number of experts beside num_local_experts. */
+const char *arch_experts_key(const struct arch *arch);
 /* Returns config.json's key of the FFN's activation. */
 const char *arch_act_key(const struct arch *arch);
 

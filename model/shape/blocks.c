@@ -6,8 +6,9 @@
 #include <string.h>
 
 static const char *const target_names[LORA_TARGET_COUNT] = {
-    "q_proj",   "k_proj",       "v_proj",      "o_proj",    "gate_proj", "up_proj",   "down_proj",
-    "qkv_proj", "gate_up_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"};
+    "q_proj",    "k_proj",   "v_proj",       "o_proj",      "gate_proj", "up_proj",
+    "down_proj", "qkv_proj", "gate_up_proj", "in_proj_qkv", "in_proj_z", "in_proj_b",
+    "in_proj_a", "out_proj", "gate_proj",    "up_proj",     "down_proj"};
 
 static uint32_t attention_targets(const struct model_config *config)
 {
@@ -21,7 +22,8 @@ static uint32_t ffn_targets(const struct model_config *config)
 
 uint32_t model_layer_targets(const struct model_config *config, uint32_t layer)
 {
-    return ffn_targets(config) |
+    bool shared = config->shared_ffn > 0 && model_layer_is_sparse(config, layer);
+    return ffn_targets(config) | (shared ? (uint32_t)LORA_SHARED : 0) |
            (model_layer_is_delta(config, layer) ? (uint32_t)LORA_DELTA : attention_targets(config));
 }
 
@@ -58,10 +60,11 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
                          uint32_t *cols)
 {
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    *cols = target == LORA_O           ? q
-            : target == LORA_DOWN      ? ffn
-            : target == LORA_DELTA_OUT ? model_delta_values(c)
-                                       : c->hidden;
+    ffn = target & LORA_SHARED ? c->shared_ffn : ffn;
+    *cols = target == LORA_O                          ? q
+            : target & (LORA_DOWN | LORA_SHARED_DOWN) ? ffn
+            : target == LORA_DELTA_OUT                ? model_delta_values(c)
+                                                      : c->hidden;
     switch (target) {
     case LORA_Q:
         *rows = c->attn_gate ? 2 * q : q;
@@ -85,6 +88,8 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
         break;
     case LORA_GATE:
     case LORA_UP:
+    case LORA_SHARED_GATE:
+    case LORA_SHARED_UP:
         *rows = ffn;
         break;
     case LORA_GATE_UP:
@@ -131,7 +136,7 @@ static uint64_t norms_of_half(const struct model_config *c)
     return (c->no_pre_norms ? 0u : 1u) + (c->post_norms ? 1u : 0u);
 }
 
-enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
+enum { LORA_FFN = LORA_ALL & ~(LORA_ATTENTION | LORA_SHARED) };
 
 /* Adds what a gated delta net has beside its matrices. A token's state takes 7 FLOPs a value: decay, the
  * prediction of v, the correction and the output. */
@@ -188,16 +193,17 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
     return p;
 }
 
-static struct block_part part_router(const struct model_config *c)
+/* The router, with the layer's norms and the shared expert. */
+static struct block_part part_router(const struct model_config *c, const struct block_options *o,
+                                     uint32_t layer)
 {
-    uint64_t h = c->hidden, e = c->experts;
-    return (struct block_part){.kind = PART_ROUTER,
-                               .copies = 1,
-                               .active = 1,
-                               /* the norms' parameters are included */
-                               .params = h * e + norms_of_half(c) * h,
-                               .flops_per_token = 2.0 * (double)(h * e),
-                               .saved_per_token = h + e};
+    uint64_t h = c->hidden, e = c->experts, score = c->shared_scored ? h : 0;
+    struct block_part p = {.kind = PART_ROUTER, .copies = 1, .active = 1};
+    part_params(c, o, layer, LORA_SHARED, 0, &p);
+    p.params = p.matrix_params + h * e + (c->router_biased ? e : 0) + score + norms_of_half(c) * h;
+    p.flops_per_token = 2.0 * (double)(p.matrix_params + h * e + score);
+    p.saved_per_token = h + e + 3 * (uint64_t)c->shared_ffn;
+    return p;
 }
 
 static void fill_block(const struct model_config *c, const struct block_options *o, uint32_t index,
@@ -228,7 +234,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
         b->kind = BLOCK_LAYER;
         b->parts[b->part_count++] = part_attention(c, o, index - 1);
         if (model_layer_is_sparse(c, index - 1)) {
-            b->parts[b->part_count++] = part_router(c);
+            b->parts[b->part_count++] = part_router(c, o, index - 1);
             b->parts[b->part_count++] = part_ffn(c, o, index - 1, true);
         } else {
             b->parts[b->part_count++] = part_ffn(c, o, index - 1, false);
@@ -334,7 +340,14 @@ static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
 static void walk_experts(struct walk *w)
 {
     const struct model_config *c = w->config;
+    bool row = arch_of(c->arch)->router_bias_row;
     walk_named(w, ARCH_ROUTER, 0, ".weight", c->experts, c->hidden);
+    if (c->router_biased)
+        walk_named(w, ARCH_ROUTER_BIAS, 0, "", row ? 1 : c->experts, row ? c->experts : 0);
+    if (c->shared_ffn > 0)
+        walk_matrices(w, LORA_SHARED, 0);
+    if (c->shared_scored)
+        walk_named(w, ARCH_SHARED_SCORE, 0, ".weight", 1, c->hidden);
     for (uint32_t e = 0; e < c->experts && !w->status; e++)
         for (uint32_t i = 0; i < 3; i++) {
             uint32_t rows, cols;

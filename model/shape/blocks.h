@@ -31,14 +31,18 @@ enum lora_target {
     LORA_DELTA_B = 1 << 11,
     LORA_DELTA_A = 1 << 12,
     LORA_DELTA_OUT = 1 << 13,
-    LORA_ALL = (1 << 14) - 1, /* every matrix that the architecture has: see model_lora_targets() */
-    LORA_TARGET_COUNT = 14
+    LORA_SHARED_GATE = 1 << 14, /* the shared expert's matrices have the names of gate, up and down */
+    LORA_SHARED_UP = 1 << 15,
+    LORA_SHARED_DOWN = 1 << 16,
+    LORA_ALL = (1 << 17) - 1, /* every matrix that the architecture has: see model_lora_targets() */
+    LORA_TARGET_COUNT = 17
 };
 _Static_assert((int)MODEL_MATRICES == (int)LORA_TARGET_COUNT, "a layer's matrices are the targets");
 /* The targets in attention, or in the gated delta net in its place; the others are in the FFN. */
 enum {
     LORA_DELTA = LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A | LORA_DELTA_OUT,
-    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA
+    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA,
+    LORA_SHARED = LORA_SHARED_GATE | LORA_SHARED_UP | LORA_SHARED_DOWN
 };
 
 /* Returns the mask of the matrices that a model of this config has: q, k, v, gate and up, or the packed
@@ -51,7 +55,7 @@ uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 const char *lora_target_module(uint32_t target);
 /* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set. */
 const char *lora_target_name(uint32_t target);
-/* Returns the bit named "q_proj" …, or 0. */
+/* Returns the bit named "q_proj" …, or 0; of those with one name, the first. */
 uint32_t lora_target_from_name(const char *name);
 /* Writes rows (out features) and columns (in features) of the base matrix W [rows, cols] of a target in a
  * dense layer. The adapter's A is [rank, cols] and its B [rows, rank]. */

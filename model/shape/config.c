@@ -66,13 +66,35 @@ static void set_experts(json_t *out, const struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
     json_object_set_new(out, a->experts_key, json_integer(c->experts));
-    json_object_set_new(out, "num_experts_per_tok", json_integer(c->experts_active));
+    json_object_set_new(out, a->active_key ? a->active_key : "num_experts_per_tok",
+                        json_integer(c->experts_active));
     json_object_set_new(out, "router_aux_loss_coef", json_real(c->router_aux_coef));
+    if (a->shared_key)
+        json_object_set_new(out, a->shared_key, json_integer(c->shared_ffn));
+    if (a->shared_count_key)
+        json_object_set_new(out, a->shared_count_key, json_integer(c->shared_ffn / c->expert_ffn));
+    if (a->router_sigmoid)
+        json_object_set_new(out, "routed_scaling_factor", json_real(c->router_scale));
+    if (a->qk_norm_key)
+        json_object_set_new(out, a->qk_norm_key, json_boolean(c->qk_norm));
     if (!a->renormalise)
         json_object_set_new(out, "norm_topk_prob", json_boolean(c->router_renormalise));
     if (a->expert_ffn_key)
         json_object_set_new(out, a->expert_ffn_key, json_integer(c->expert_ffn));
-    if (!a->dense_layers)
+    if (a->dense == ARCH_DENSE_NONE)
+        return;
+    uint32_t first = 0, last = c->layers - 1;
+    while (first < last && !model_layer_is_sparse(c, first))
+        first++;
+    while (last > first && !model_layer_is_sparse(c, last))
+        last--;
+    if (a->dense == ARCH_DENSE_FIRST)
+        json_object_set_new(out, "first_k_dense_replace", json_integer(first));
+    if (a->dense == ARCH_DENSE_OUTSIDE) {
+        json_object_set_new(out, "moe_layer_start_index", json_integer(first));
+        json_object_set_new(out, "moe_layer_end_index", json_integer(last));
+    }
+    if (a->dense != ARCH_DENSE_LISTED)
         return;
     json_t *only = json_array();
     for (uint32_t i = 0; i < c->layers; i++)

@@ -20,7 +20,7 @@ enum {
     MODEL_EOS_MAX = 8,
     MODEL_DELTA_TAPS = 4,   /* tokens that a gated delta net's convolution reads */
     ROPE_FACTORS_MAX = 128, /* frequencies that longrope may scale */
-    MODEL_MATRICES = 14,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
+    MODEL_MATRICES = 17,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
     /* entries of model_packing.matrix: different sets of formats that the layers of a file may have */
     MODEL_PACKINGS_MAX = 16,
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* bytes of a config.json */
@@ -34,6 +34,10 @@ enum model_arch {
     MODEL_MIXTRAL,
     MODEL_QWEN3_MOE,
     MODEL_OLMOE,
+    MODEL_QWEN2_MOE,
+    MODEL_GLM4_MOE,
+    MODEL_DOTS1,
+    MODEL_ERNIE_MOE,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
     MODEL_PHI3,
@@ -154,6 +158,11 @@ struct model_config {
     uint32_t experts;        /* number of experts in a sparse layer */
     uint32_t experts_active; /* experts chosen for a token */
     uint32_t expert_ffn;     /* width of one expert */
+    uint32_t shared_ffn;     /* width of the shared expert beside the chosen ones; 0: none */
+    bool shared_scored;      /* a logistic score of the token weighs the shared expert */
+    bool router_sigmoid;     /* the router's scores become logistic values; if false, their softmax */
+    bool router_biased;      /* a vector that is not trained is added to them for the choice alone */
+    double router_scale;     /* factor of the chosen experts' weights; 0 stands for 1 */
     bool router_renormalise; /* the weights of a token's chosen experts are divided by their sum */
     double router_aux_coef;  /* coefficient of the load-balancing loss */
     uint8_t dense_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i of a mixture model is dense */

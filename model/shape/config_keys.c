@@ -7,35 +7,39 @@
 
 #include "common/json.h"
 
-enum {
-    LLAMA = 1 << MODEL_LLAMA,
-    MISTRAL = 1 << MODEL_MISTRAL,
-    QWEN2 = 1 << MODEL_QWEN2,
-    QWEN3 = 1 << MODEL_QWEN3,
-    MIXTRAL = 1 << MODEL_MIXTRAL,
-    QWEN3_MOE = 1 << MODEL_QWEN3_MOE,
-    OLMOE = 1 << MODEL_OLMOE,
-    GEMMA = 1 << MODEL_GEMMA2 | 1 << MODEL_GEMMA3,
-    PHI3 = 1 << MODEL_PHI3,
-    SMOLLM3 = 1 << MODEL_SMOLLM3,
-    GEMMA1 = 1 << MODEL_GEMMA,
-    GRANITE = 1 << MODEL_GRANITE,
-    OLMO2 = 1 << MODEL_OLMO2,
-    OLMO3 = 1 << MODEL_OLMO3,
-    HELIUM = 1 << MODEL_HELIUM,
-    ERNIE = 1 << MODEL_ERNIE,
-    GLM = 1 << MODEL_GLM,
-    GLM4 = 1 << MODEL_GLM4,
-    SEED = 1 << MODEL_SEED_OSS,
-    INTERNLM3 = 1 << MODEL_INTERNLM3,
-    MINISTRAL = 1 << MODEL_MINISTRAL,
-    MINISTRAL3 = 1 << MODEL_MINISTRAL3,
-    CWM = 1 << MODEL_CWM,
-    QWEN2_5_VL = 1 << MODEL_QWEN2_5_VL,
-    QWEN3_VL = 1 << MODEL_QWEN3_VL,
-    QWEN3_5 = 1 << MODEL_QWEN3_5,
-    EVERY = (1 << MODEL_ARCH_COUNT) - 1
-};
+/* Sets of architectures, as bits. */
+#define SET_OF(arch) (1ull << (arch))
+#define LLAMA SET_OF(MODEL_LLAMA)
+#define MISTRAL SET_OF(MODEL_MISTRAL)
+#define QWEN2 SET_OF(MODEL_QWEN2)
+#define QWEN3 SET_OF(MODEL_QWEN3)
+#define MIXTRAL SET_OF(MODEL_MIXTRAL)
+#define QWEN3_MOE SET_OF(MODEL_QWEN3_MOE)
+#define OLMOE SET_OF(MODEL_OLMOE)
+#define GEMMA (SET_OF(MODEL_GEMMA2) | SET_OF(MODEL_GEMMA3))
+#define PHI3 SET_OF(MODEL_PHI3)
+#define SMOLLM3 SET_OF(MODEL_SMOLLM3)
+#define GEMMA1 SET_OF(MODEL_GEMMA)
+#define GRANITE SET_OF(MODEL_GRANITE)
+#define OLMO2 SET_OF(MODEL_OLMO2)
+#define OLMO3 SET_OF(MODEL_OLMO3)
+#define HELIUM SET_OF(MODEL_HELIUM)
+#define ERNIE SET_OF(MODEL_ERNIE)
+#define GLM SET_OF(MODEL_GLM)
+#define GLM4 SET_OF(MODEL_GLM4)
+#define SEED SET_OF(MODEL_SEED_OSS)
+#define INTERNLM3 SET_OF(MODEL_INTERNLM3)
+#define MINISTRAL SET_OF(MODEL_MINISTRAL)
+#define MINISTRAL3 SET_OF(MODEL_MINISTRAL3)
+#define CWM SET_OF(MODEL_CWM)
+#define QWEN2_5_VL SET_OF(MODEL_QWEN2_5_VL)
+#define QWEN3_VL SET_OF(MODEL_QWEN3_VL)
+#define QWEN3_5 SET_OF(MODEL_QWEN3_5)
+#define QWEN2_MOE SET_OF(MODEL_QWEN2_MOE)
+#define GLM4_MOE SET_OF(MODEL_GLM4_MOE)
+#define DOTS1 SET_OF(MODEL_DOTS1)
+#define ERNIE_MOE SET_OF(MODEL_ERNIE_MOE)
+#define EVERY (SET_OF(MODEL_ARCH_COUNT) - 1)
 
 /* Types that a value may have, as bits. */
 enum { WHOLE = 1, REAL = 2, TRUTH = 4, TEXT = 8, WHOLES = 16, TEXTS = 32, OBJECT = 64 };
@@ -44,25 +48,28 @@ static const struct key {
     const char *name;
     /* types: that the value may have; declared, nullable: architectures whose class has the key, or accepts
      * null */
-    uint32_t types, declared, nullable;
+    uint32_t types;
+    uint64_t declared, nullable;
 } keys[] = {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1,
      0},
-    {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA | GLM | QWEN2_5_VL},
+    {"attention_dropout", WHOLE | REAL, EVERY & ~(ERNIE | ERNIE_MOE),
+     LLAMA | GEMMA | GLM | QWEN2_5_VL | DOTS1},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
     {"attention_out_bias", TRUTH, SEED, 0},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
     {"auto_map", OBJECT, EVERY, 0},
     {"bos_token_id", WHOLE, EVERY, EVERY & ~CWM},
     {"clip_qkv", REAL, OLMOE, OLMOE},
-    {"decoder_sparse_step", WHOLE, QWEN3_MOE, 0},
+    {"decoder_sparse_step", WHOLE, QWEN3_MOE | QWEN2_MOE, 0},
     {"embedding_multiplier", WHOLE | REAL, GRANITE, 0},
     {"embd_pdrop", WHOLE | REAL, PHI3, 0},
     {"eos_token_id", WHOLE | WHOLES, EVERY, EVERY},
     {"final_logit_softcapping", REAL, GEMMA, GEMMA},
+    {"first_k_dense_replace", WHOLE, GLM4_MOE | DOTS1, DOTS1},
     {"head_dim", WHOLE, EVERY, LLAMA | MISTRAL | MIXTRAL | ERNIE | GLM | SEED | INTERNLM3 | MINISTRAL},
     {"hidden_act", TEXT, EVERY & ~GEMMA, 0},
     {"hidden_activation", TEXT, GEMMA, 0},
@@ -70,8 +77,9 @@ static const struct key {
     {"id2label", OBJECT, EVERY, EVERY},
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
-    {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5},
+    {"layer_types", TEXTS,
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1,
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1},
     {"linear_conv_kernel_dim", WHOLE, QWEN3_5, 0},
     {"linear_key_head_dim", WHOLE, QWEN3_5, 0},
     {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
@@ -79,25 +87,36 @@ static const struct key {
     {"linear_value_head_dim", WHOLE, QWEN3_5, 0},
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
     {"max_position_embeddings", WHOLE, EVERY, 0},
-    {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL, QWEN2_5_VL},
+    {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL | QWEN2_MOE | DOTS1, QWEN2_5_VL | DOTS1},
     {"mlp_bias", TRUTH, LLAMA | SMOLLM3 | GRANITE | HELIUM | SEED | INTERNLM3 | CWM, 0},
-    {"mlp_only_layers", WHOLES, QWEN3_MOE, QWEN3_MOE},
-    {"moe_intermediate_size", WHOLE, QWEN3_MOE, 0},
+    {"mlp_only_layers", WHOLES, QWEN3_MOE | QWEN2_MOE, QWEN3_MOE | QWEN2_MOE},
+    {"moe_intermediate_size", WHOLE, QWEN3_MOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE, 0},
+    {"moe_k", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"moe_layer_end_index", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"moe_layer_interval", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"moe_layer_start_index", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"moe_norm_min", REAL, ERNIE_MOE, ERNIE_MOE},
+    {"moe_num_experts", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"moe_num_shared_experts", WHOLE, ERNIE_MOE, ERNIE_MOE},
+    {"n_group", WHOLE, GLM4_MOE | DOTS1, DOTS1},
+    {"n_routed_experts", WHOLE, GLM4_MOE | DOTS1, DOTS1},
+    {"n_shared_experts", WHOLE, GLM4_MOE | DOTS1, DOTS1},
     {"no_rope_layer_interval", WHOLE, SMOLLM3, 0},
     {"no_rope_layers", WHOLES, SMOLLM3, SMOLLM3},
-    {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE, 0},
+    {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1, DOTS1},
     {"num_attention_heads", WHOLE, EVERY, 0},
-    {"num_experts", WHOLE, QWEN3_MOE | OLMOE, 0},
-    {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE, 0},
+    {"num_experts", WHOLE, QWEN3_MOE | OLMOE | QWEN2_MOE, 0},
+    {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1, DOTS1},
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY,
      LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
-         INTERNLM3 | QWEN2_5_VL | QWEN3_VL},
+         INTERNLM3 | QWEN2_5_VL | QWEN3_VL | QWEN2_MOE | DOTS1 | ERNIE_MOE},
     {"num_labels", WHOLE, EVERY, 0},
     {"num_local_experts", WHOLE, MIXTRAL, 0},
     {"original_max_position_embeddings", WHOLE, PHI3, 0},
     {"output_hidden_states", TRUTH, EVERY, EVERY},
-    {"output_router_logits", TRUTH, MIXTRAL | QWEN3_MOE | OLMOE, 0},
+    {"output_router_logits", TRUTH, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE,
+     ERNIE_MOE},
     {"pad_token_id", WHOLE, EVERY, EVERY},
     {"pretraining_tp", WHOLE, LLAMA | SEED | CWM, LLAMA},
     {"query_pre_attn_scalar", WHOLE, GEMMA, 0},
@@ -107,18 +126,22 @@ static const struct key {
     {"return_dict", TRUTH, EVERY, EVERY},
     {"rms_norm_eps", REAL, EVERY, 0},
     {"rope_parameters", OBJECT, EVERY, EVERY},
-    {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE, 0},
+    {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | ERNIE_MOE, ERNIE_MOE},
+    {"routed_scaling_factor", REAL, GLM4_MOE | DOTS1, 0},
+    {"shared_expert_intermediate_size", WHOLE, QWEN2_MOE, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
      EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
-               QWEN3_VL | QWEN3_5),
+               QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE),
      EVERY & ~CWM},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},
-    {"use_bias", TRUTH, ERNIE, ERNIE},
+    {"topk_group", WHOLE, GLM4_MOE | DOTS1, DOTS1},
+    {"use_bias", TRUTH, ERNIE | ERNIE_MOE, ERNIE | ERNIE_MOE},
     {"use_bidirectional_attention", TRUTH, GEMMA | GEMMA1, GEMMA | GEMMA1},
     {"use_cache", TRUTH, EVERY, ERNIE},
-    {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3 | QWEN2_5_VL, QWEN2_5_VL},
+    {"use_qk_norm", TRUTH, GLM4_MOE, 0},
+    {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3 | QWEN2_5_VL | QWEN2_MOE, QWEN2_5_VL},
     {"vocab_size", WHOLE, EVERY, 0},
 };
 

@@ -1,5 +1,5 @@
 /* Converts a config.json to struct model_config. Absent keys get the defaults of `transformers`, for which a
- * file that omits them was written; the defaults are in arch.c. */
+ * file that omits them was written; the defaults are in arch_table.c. */
 #include "model/shape/config.h"
 
 #include <math.h>
@@ -7,13 +7,14 @@
 
 #include "model/shape/arch.h"
 #include "model/shape/config_delta.h"
+#include "model/shape/config_experts.h"
 #include "model/shape/config_keys.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
 #include "model/shape/packing.h"
 #include "model/shape/rope.h"
 
-enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
+enum { HIDDEN_MAX = 1 << 17, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
 static int refuse_arch(const char *name, struct err *err)
 {
@@ -79,11 +80,6 @@ static int parse_arch(struct json_reader *r, enum model_arch *arch)
     return 0;
 }
 
-static int refuse_value(struct json_reader *r, const char *key, double value, double only)
-{
-    return err_set(r->err, ERR_UNSUPPORTED, "%s: %g is not supported; only %g is", key, value, only);
-}
-
 /* The following functions refuse switches that change the arithmetic and that Motley does not compute. */
 /* Refuses weights that another library quantised; bitsandbytes' NF4 is read. */
 static int refuse_quantisation(const json_t *config, struct err *err)
@@ -126,13 +122,16 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
         /* of the keys above, the classes with a default have it for the first two */
         double given = i < 2 ? a->dropout : 0;
         if (jr_f64(r, zero[i], JR_OPTIONAL, 0, 1, &given) >= 0 && given != 0)
-            return refuse_value(r, zero[i], given, 0);
+            return config_refuse_value(r, zero[i], given, 0);
     }
     for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
         bool given = false;
         if (jr_bool(r, off[i], JR_OPTIONAL, &given) > 0 && given)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be false", off[i]);
     }
+    bool biased = false;
+    if (a->sparse && jr_bool(r, "use_bias", JR_OPTIONAL, &biased) > 0 && biased)
+        return err_set(r->err, ERR_UNSUPPORTED, "use_bias: not supported in a mixture; it must be false");
     for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
         if (jr_any(r, absent[i], JR_OPTIONAL, &value) > 0)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be absent or null",
@@ -236,7 +235,7 @@ static int parse_partial_rotary(struct json_reader *r, const json_t *settings, s
     if (r->failed || factor == 1)
         return r->failed ? -1 : 0;
     if (!(otherwise > 0))
-        return refuse_value(r, "partial_rotary_factor", factor, 1);
+        return config_refuse_value(r, "partial_rotary_factor", factor, 1);
     uint32_t dim = factor > 0 && factor < 1 ? (uint32_t)(c->head_dim * factor) : 0;
     if (dim == 0 || dim % 2 != 0)
         return jr_fail(r, "partial_rotary_factor", "%g of head_dim, %u, is not an even number", factor,
@@ -358,19 +357,26 @@ static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *wi
 static bool window_by_rule(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
-    uint32_t from = a->max_window_layers, period = a->window_period;
-    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST ||
-               a->windows == ARCH_WINDOW_BUT_FIRST || a->windows == ARCH_WINDOW_ALL;
+    uint32_t from = a->max_window_layers, end = c->layers, period = a->window_period;
+    bool even = a->windows == ARCH_WINDOW_EVEN;
+    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BEHIND ||
+               a->windows == ARCH_WINDOW_BUT_LAST || a->windows == ARCH_WINDOW_BUT_FIRST ||
+               a->windows == ARCH_WINDOW_ALL;
     if (a->windows == ARCH_WINDOW_BUT_LAST) {
         if (a->window_period_given)
             jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
     } else if (!use && a->windows != ARCH_WINDOW_NONE) {
         jr_bool(r, "use_sliding_window", JR_OPTIONAL, &use);
     }
-    if (a->windows == ARCH_WINDOW_FROM)
+    if (from > 0)
         jr_u32(r, "max_window_layers", JR_OPTIONAL, 0, 1 << 20, &from);
-    for (uint32_t i = from; use && i < c->layers; i++)
-        if (a->windows == ARCH_WINDOW_UNROTATED   ? !model_layer_rotates(c, i)
+    if (even) {
+        end = from < end ? from : end;
+        from = 0;
+    }
+    for (uint32_t i = from; use && i < end; i++)
+        if (even                                  ? i % 2 == 0
+            : a->windows == ARCH_WINDOW_UNROTATED ? !model_layer_rotates(c, i)
             : a->windows == ARCH_WINDOW_BUT_FIRST ? i % period != 0
                                                   : period == 0 || (i + 1) % period != 0)
             model_layer_mark(c->window_layer, i);
@@ -434,7 +440,7 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     parse_size(r, "num_hidden_layers", MODEL_LAYERS_MAX, a->layers, &c->layers);
     parse_size(r, "num_attention_heads", HEADS_MAX, a->heads, &c->heads);
     parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
-    parse_size(r, "intermediate_size", FFN_MAX, a->ffn, &c->ffn);
+    parse_size(r, "intermediate_size", CONFIG_FFN_MAX, a->ffn, &c->ffn);
     const json_t *kv_heads = json_object_get(r->object, "num_key_value_heads");
     /* null means as many as heads, while an absent key takes the architecture's default */
     c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads;
@@ -469,67 +475,6 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
                        c->head_dim, HEAD_DIM_MAX);
     if ((uint64_t)c->heads * c->head_dim > HIDDEN_MAX)
         return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim, HIDDEN_MAX);
-    return 0;
-}
-
-static int parse_dense_layers(struct json_reader *r, struct model_config *c)
-{
-    const json_t *only = NULL;
-    uint32_t step = 1;
-    jr_u32(r, "decoder_sparse_step", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &step);
-    jr_array(r, "mlp_only_layers", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &only);
-    if (r->failed)
-        return -1;
-    for (uint32_t i = 0; i < c->layers; i++)
-        if ((i + 1) % step != 0)
-            model_layer_mark(c->dense_layer, i);
-    for (size_t k = 0; only && k < json_array_size(only); k++) {
-        const json_t *item = json_array_get(only, k);
-        json_int_t i = json_integer_value(item);
-        if (!json_is_integer(item) || i < 0 || i >= (json_int_t)c->layers)
-            return jr_fail(r, "mlp_only_layers", "element %zu is no layer below num_hidden_layers, %u", k,
-                           c->layers);
-        model_layer_mark(c->dense_layer, (uint32_t)i);
-    }
-    return 0;
-}
-
-static int parse_experts(struct json_reader *r, struct model_config *c)
-{
-    const struct arch *a = arch_of(c->arch);
-    if (!a->sparse)
-        return 0;
-    uint32_t local = 0, total = 0;
-    int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &local);
-    int has_total = jr_u32(r, "num_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &total);
-    jr_u32(r, "num_experts_per_tok", JR_REQUIRED, 1, MODEL_EXPERTS_MAX, &c->experts_active);
-    c->router_aux_coef = a->aux_coef;
-    jr_f64(r, "router_aux_loss_coef", JR_OPTIONAL, 0, 1e6, &c->router_aux_coef);
-    c->expert_ffn = c->ffn;
-    c->router_renormalise = a->renormalise;
-    if (!a->renormalise)
-        jr_bool(r, "norm_topk_prob", JR_OPTIONAL, &c->router_renormalise);
-    if (a->expert_ffn_key)
-        jr_u32(r, a->expert_ffn_key, JR_REQUIRED, 1, FFN_MAX, &c->expert_ffn);
-    if (r->failed)
-        return -1;
-    if (has_local <= 0 && has_total <= 0)
-        return jr_fail(r, a->experts_key, "missing");
-    if (has_local > 0 && has_total > 0 && local != total)
-        return jr_fail(r, "num_experts", "%u contradicts num_local_experts, %u", total, local);
-    c->experts = has_total > 0 ? total : local;
-    if (c->experts_active > c->experts)
-        return jr_fail(r, "num_experts_per_tok", "%u is more than the %u experts", c->experts_active,
-                       c->experts);
-    if (a->dense_layers && parse_dense_layers(r, c) < 0)
-        return -1;
-    bool any_dense = false, any_sparse = false;
-    for (uint32_t i = 0; i < c->layers; i++)
-        *(model_layer_is_sparse(c, i) ? &any_sparse : &any_dense) = true;
-    if (!any_sparse)
-        return jr_fail(r, "mlp_only_layers", "leaves no layer with experts");
-    if (!any_dense)
-        c->ffn = 0;
     return 0;
 }
 
@@ -650,6 +595,16 @@ static int parse_packing(const json_t *document, struct model_config *c, struct 
     return found ? packing_parse(found, c, err) : 0;
 }
 
+/* Reads whether q and k are normed, in families whose models differ in that. */
+static int parse_qk_norm(struct json_reader *r, struct model_config *c)
+{
+    const char *key = arch_of(c->arch)->qk_norm_key;
+    bool normed = false;
+    if (key && jr_bool(r, key, JR_OPTIONAL, &normed) > 0)
+        c->qk_norm = normed;
+    return r->failed ? -1 : 0;
+}
+
 static int parse_flat(const json_t *document, const char *path, struct model_config *config, struct err *err)
 {
     struct json_reader r;
@@ -661,10 +616,12 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
         refuse_switches(&r, arch_of(c.arch)) < 0 || parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
         return -1;
     arch_fill(&c);
+    if (parse_qk_norm(&r, &c) < 0)
+        return -1;
     parse_dtype(document, &c);
     c.nested = json_is_true(json_object_get(document, "motley_nested"));
     if (parse_rope(&r, &c) < 0 || check_factors(&c, err) < 0 || parse_no_rope(&r, &c) < 0 ||
-        parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
+        parse_window(&r, &c) < 0 || config_experts_parse(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
         parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;

@@ -200,10 +200,10 @@ static void attention_steps(struct maker *maker)
                                      .norm = TENSOR_NORM_ATT_POST});
 }
 
-static void glu_step(struct maker *maker, uint32_t width)
+static void glu_step(struct maker *maker, enum layer_value gate_up, enum layer_value act, uint32_t width)
 {
-    step_add(maker, STEP_GLU, VALUE_GATE_UP, VALUE_ACT, VALUE_NONE);
-    maker->plan->width[VALUE_ACT] = width;
+    step_add(maker, STEP_GLU, gate_up, act, VALUE_NONE);
+    maker->plan->width[act] = width;
 }
 
 static void dense_steps(struct maker *maker)
@@ -218,7 +218,7 @@ static void dense_steps(struct maker *maker)
                                                .count = c->packed_gate_up ? 1 : 2,
                                                .matrices = c->packed_gate_up ? &packed : apart,
                                                .bias = c->mlp_bias});
-    glu_step(maker, c->ffn);
+    glu_step(maker, VALUE_GATE_UP, VALUE_ACT, c->ffn);
     join_steps(maker, &(struct join){.in = VALUE_ACT,
                                      .raw = VALUE_FFN_OUT,
                                      .post = VALUE_FFN_POST,
@@ -235,7 +235,9 @@ static void dense_steps(struct maker *maker)
 static void route_step(struct maker *maker, enum layer_value in)
 {
     uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
-    step_add(maker, STEP_ROUTE, in, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
+    struct layer_step *step = step_add(maker, STEP_ROUTE, in, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
+    if (maker->tensors.config->router_biased && maker->plan->holds != HOLDS_EXPERTS)
+        step->norm = tensor_router_bias(&maker->tensors);
     width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
     width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
 }
@@ -253,6 +255,40 @@ static void router_steps(struct maker *maker)
     route_step(maker, VALUE_PROBABILITIES);
 }
 
+/* Adds the steps that set OUT to MID plus the shared expert's output, weighed where the model does so. */
+static void shared_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct target_matrix down = {LORA_SHARED_DOWN, c->hidden}, score = {0, 1},
+                               gate_up[] = {{LORA_SHARED_GATE, c->shared_ffn},
+                                            {LORA_SHARED_UP, c->shared_ffn}};
+    bool scored = c->shared_scored;
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+                                               .out = VALUE_SHARED_GATE_UP,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 2,
+                                               .matrices = gate_up});
+    glu_step(maker, VALUE_SHARED_GATE_UP, VALUE_SHARED_ACT, c->shared_ffn);
+    linear_step(maker, &(struct product_shape){.in = VALUE_SHARED_ACT,
+                                               .out = scored ? VALUE_SHARED_OUT : VALUE_OUT,
+                                               .add = scored ? VALUE_NONE : VALUE_MID,
+                                               .inputs = c->shared_ffn,
+                                               .count = 1,
+                                               .matrices = &down});
+    if (!scored)
+        return;
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+                                               .out = VALUE_SHARED_SCORE,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 1,
+                                               .matrices = &score});
+    step_add(maker, STEP_ROUTE, VALUE_SHARED_SCORE, VALUE_SHARED_WEIGHT, VALUE_NONE);
+    maker->plan->width[VALUE_SHARED_CHOSEN] = maker->plan->width[VALUE_SHARED_WEIGHT] = 1;
+    step_add(maker, STEP_COMBINE, VALUE_SHARED_OUT, VALUE_OUT, VALUE_MID);
+}
+
 static void expert_steps(struct maker *maker, enum layer_value in, enum layer_value stream)
 {
     const struct model_config *c = maker->tensors.config;
@@ -268,7 +304,7 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
                                                .count = 2,
                                                .matrices = gate_up,
                                                .experts = true});
-    glu_step(maker, active * c->expert_ffn);
+    glu_step(maker, VALUE_GATE_UP, VALUE_ACT, active * c->expert_ffn);
     linear_step(maker, &(struct product_shape){.in = VALUE_ACT,
                                                .out = VALUE_EXPERT_OUT,
                                                .add = VALUE_NONE,
@@ -304,8 +340,12 @@ static void layer_steps(struct maker *maker, bool sparse)
         return;
     }
     router_steps(maker);
-    if (plan->holds == HOLDS_ALL)
-        expert_steps(maker, VALUE_FFN_NORM, VALUE_MID);
+    if (plan->holds != HOLDS_ALL)
+        return;
+    bool shared = maker->tensors.config->shared_ffn > 0;
+    if (shared)
+        shared_steps(maker);
+    expert_steps(maker, VALUE_FFN_NORM, shared ? VALUE_OUT : VALUE_MID);
 }
 
 /* --- values in 16 bits --- */
@@ -331,10 +371,11 @@ static bool read_apart(const struct layer_plan *plan, enum layer_value value)
 
 static void sixteen_choose(struct layer_plan *plan, const struct layer_method *method)
 {
-    static const enum layer_value inputs[] = {VALUE_NORM, VALUE_FFN_NORM, VALUE_ACT};
+    static const enum layer_value inputs[] = {VALUE_NORM, VALUE_FFN_NORM, VALUE_ACT, VALUE_SHARED_ACT};
     if (!method->sixteen)
         return;
     plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_GATE_UP] = true;
+    plan->sixteen[VALUE_SHARED_GATE_UP] = true;
     plan->sixteen[VALUE_ATT] = plan->width[VALUE_MIXED] == 0;
     for (uint32_t i = 0; i < sizeof(inputs) / sizeof(*inputs); i++)
         plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
@@ -346,9 +387,9 @@ static void sixteen_choose(struct layer_plan *plan, const struct layer_method *m
 static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
-           value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
-           value == VALUE_FFN_POST || value == VALUE_ATT_NORM || value == VALUE_GATED ||
-           (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
+           value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_SHARED_ACT ||
+           value == VALUE_ATT_POST || value == VALUE_FFN_POST || value == VALUE_ATT_NORM ||
+           value == VALUE_GATED || (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
            (value == VALUE_QKV_ROUNDED &&
             /* QKV_ROUNDED is made again from QKV_NORM, which the norm's backward recomputes anyway */
             plan->width[VALUE_QKV_NORM] > 0);
@@ -507,7 +548,13 @@ bool layer_gradient_is_stream(enum layer_value value)
 
 bool layer_gradient_in_place(enum layer_value value)
 {
-    return value == VALUE_GATE_UP || value == VALUE_EXPERT_OUT;
+    return value == VALUE_GATE_UP || value == VALUE_EXPERT_OUT || value == VALUE_SHARED_GATE_UP ||
+           value == VALUE_SHARED_OUT;
+}
+
+enum layer_value layer_combine_weight(const struct layer_step *step)
+{
+    return step->in == VALUE_SHARED_OUT ? VALUE_SHARED_WEIGHT : VALUE_CHOSEN_WEIGHT;
 }
 
 enum layer_value layer_gradient_of(enum layer_value value)
@@ -588,7 +635,7 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     const struct layer_step *step = &plan->steps[entry->step];
     if (entry->kind == TAPE_FORWARD || entry->kind == TAPE_BACKWARD_WEIGHT)
         return false;
-    bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
+    bool weights = step->kind == STEP_COMBINE && value == layer_combine_weight(step);
     /* where experts are on other ranks, their gradient of FFN_NORM is written before the first entry */
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
     bool gates = value == VALUE_MIXED && (step->kind == STEP_GATE || step->kind == STEP_DELTA);

@@ -28,11 +28,11 @@
 
 enum {
     LAYER_TOKENS_UNIT = 16,
-    LAYER_TENSORS_MAX = 40,
-    LAYER_STEPS_MAX = 20,
-    LAYER_TAPE_MAX = 48,
+    LAYER_TENSORS_MAX = 56,
+    LAYER_STEPS_MAX = 28,
+    LAYER_TAPE_MAX = 64,
     LAYER_MEMBERS_MAX = 4,
-    LAYER_TARGETS_MAX = 16 /* most bits of enum lora_target */
+    LAYER_TARGETS_MAX = 24 /* most bits of enum lora_target */
 };
 
 /* --- method --- */
@@ -97,6 +97,8 @@ enum tensor_role {
     TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
     TENSOR_DELTA_DT_BIAS, /* added to what the decay is made from */
     TENSOR_DELTA_NORM,    /* the norm of each head's output */
+    TENSOR_ROUTER_BIAS,   /* added to probabilities for the choice of experts; never trained */
+    TENSOR_SHARED_SCORE,  /* the row whose product with a token weighs the shared expert */
     TENSOR_LORA_A,        /* [rank, inputs]: A of the adapter on the matrix of `target` */
     TENSOR_LORA_B         /* [outputs, rank]: B of the adapter on the matrix of `target` */
 };
@@ -157,6 +159,12 @@ enum layer_value {
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
+    VALUE_SHARED_GATE_UP, /* gate and up, and their product, of the shared expert */
+    VALUE_SHARED_ACT,
+    VALUE_SHARED_OUT,    /* the shared expert's output, where a score weighs it */
+    VALUE_SHARED_SCORE,  /* that score, then its logistic value */
+    VALUE_SHARED_CHOSEN, /* u32: 0, the only choice of a router with one expert */
+    VALUE_SHARED_WEIGHT, /* the weight of that choice */
     VALUE_PROBABILITIES, /* the router's probabilities */
     VALUE_CHOSEN,        /* u32 [tokens, active]: numbers of the chosen experts */
     VALUE_CHOSEN_WEIGHT,
@@ -186,15 +194,17 @@ enum layer_step_kind {
     STEP_DELTA,     /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR */
     STEP_GATE,      /* out = in times the gates in VALUE_MIXED: sigmoid, or silu in a gated delta net */
     STEP_ADD,       /* out = add + config.branch_scale * in */
-    STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places */
+    STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places.
+                 * With `out` VALUE_SHARED_WEIGHT the shared expert is the only one, and there are no places
+                 */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
     STEP_GLU,      /* out = f(gate) * up */
-    STEP_COMBINE   /* out = add + weighted rows of in */
+    STEP_COMBINE   /* out = add + weighted rows of in, one of each token where `in` is VALUE_SHARED_OUT */
 };
 
 /* One of the matrices that a linear step multiplies with; their outputs lie side by side. */
 struct layer_member {
-    uint32_t target; /* bit of enum lora_target; 0: the router, which takes no adapter */
+    uint32_t target; /* bit of enum lora_target; 0: a router, which takes no adapter */
     uint32_t site;   /* number of target's bit, which seeds the dropout */
     /* width of this matrix's part of the output, and the column at which the part begins */
     uint32_t outputs, column;
@@ -207,7 +217,9 @@ struct layer_member {
 struct layer_step {
     enum layer_step_kind kind;
     enum layer_value in, out, add; /* add: VALUE_NONE if nothing is added */
-    int32_t norm, norm_k; /* indices in layer_tensors.list of a norm's weights; norm_k: of the norm of k */
+    /* indices in layer_tensors.list of a norm's weights, or of the bias of STEP_ROUTE; norm_k: of k's norm;
+     * -1: none */
+    int32_t norm, norm_k;
     int32_t conv, decay, dt_bias; /* the same of STEP_CONV's weights and of STEP_DELTA's vectors */
     /* The fields below, except `kept`, belong to linear steps alone. */
     bool experts; /* each expert has matrices of its own and multiplies the rows routed to it */
@@ -301,6 +313,9 @@ static inline uint32_t layer_delta_scratch(uint32_t heads, uint32_t key_dim)
 {
     return heads * (2 * key_dim + (key_dim + 31) / 32 + 1);
 }
+
+/* Returns the value whose weights STEP_COMBINE reads. */
+enum layer_value layer_combine_weight(const struct layer_step *step);
 
 /* Makes the plan of a layer, counted from 0, under a method. config is within its limits (config.h). */
 void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,

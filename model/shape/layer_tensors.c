@@ -222,6 +222,19 @@ int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels)
     return (int32_t)at;
 }
 
+int32_t tensor_router_bias(struct tensor_maker *maker)
+{
+    bool row = arch_of(maker->config->arch)->router_bias_row;
+    uint32_t experts = maker->config->experts;
+    uint32_t at = tensor_add(maker, (struct layer_tensor){.role = TENSOR_ROUTER_BIAS,
+                                                          .rows = row ? 1 : experts,
+                                                          .columns = row ? experts : 1,
+                                                          .copies = 1,
+                                                          .vector = !row});
+    stack_place(maker, at, 1);
+    return (int32_t)at;
+}
+
 static void panel_for(struct layer_tensors *out, const struct layer_tensor *tensor)
 {
     uint64_t row = 4ull * tensor->columns, rows = PANEL_BYTES / row > 0 ? PANEL_BYTES / row : 1;
@@ -242,7 +255,9 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
         struct layer_member *member = &step->members[m];
         enum pack_kind pack = matrix_pack(maker, member->target);
         member->matrix = (int32_t)tensor_add(
-            maker, (struct layer_tensor){.role = member->target == 0 ? TENSOR_ROUTER : TENSOR_MATRIX,
+            maker, (struct layer_tensor){.role = member->target != 0               ? TENSOR_MATRIX
+                                                 : step->out == VALUE_SHARED_SCORE ? TENSOR_SHARED_SCORE
+                                                                                   : TENSOR_ROUTER,
                                          .target = member->target,
                                          .rows = member->outputs,
                                          .columns = step->inputs,
@@ -383,7 +398,9 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
                                                               [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
                                                               [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
                                                               [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
-                                                              [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM};
+                                                              [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM,
+                                                              [TENSOR_ROUTER_BIAS] = ARCH_ROUTER_BIAS,
+                                                              [TENSOR_SHARED_SCORE] = ARCH_SHARED_SCORE};
     if (tensor->role == TENSOR_HEAD && config->tied)
         return ARCH_EMBEDDING;
     if (tensor->target == 0)
@@ -397,7 +414,8 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
-    bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS;
+    bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS ||
+                tensor->role == TENSOR_ROUTER_BIAS;
     const char *suffix = bare                            ? ""
                          : tensor->role == TENSOR_BIAS   ? ".bias"
                          : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"

@@ -16,6 +16,8 @@ struct tensor_maker {
 int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_t target, uint32_t rows);
 /* Adds the convolution of a gated delta net's `channels` and returns its index. */
 int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels);
+/* Adds the vector that is added to the router's probabilities; returns its index. */
+int32_t tensor_router_bias(struct tensor_maker *maker);
 /* Adds a linear step's matrices, biases and adapters for `copies` experts. Fills the members' tensor indices
  * and the step's ranks, stacked and trains; the members' targets, outputs and columns are inputs. */
 void tensor_linear(struct tensor_maker *maker, uint32_t copies, bool bias, struct layer_step *step);

@@ -21,7 +21,9 @@ uint32_t lora_target_of(const char *module)
     for (uint32_t i = 0; i < 3; i++)
         if (strcmp(last, w_names[i]) == 0)
             return LORA_GATE << i;
-    return lora_target_from_name(last);
+    uint32_t target = lora_target_from_name(last);
+    bool shared = strstr(module, ".shared_expert") && (target & EXPERT_TARGETS);
+    return shared ? target * (LORA_SHARED_GATE / LORA_GATE) : target;
 }
 
 struct matchers {
@@ -253,7 +255,7 @@ static void list_targets(uint32_t mask, char list[LIST_BYTES])
 {
     list[0] = '\0';
     for (uint32_t bit = 1; bit < LORA_ALL; bit <<= 1)
-        if (mask & bit)
+        if (mask & bit & ~LORA_SHARED)
             list_add(list, lora_target_name(bit));
 }
 
@@ -292,13 +294,21 @@ static int check_used(const struct resolver *r)
     return 0;
 }
 
-/* Checks that experts have adapters in every sparse layer or in none, and with the method's own rank and
- * alpha, because transformers keeps the experts of a layer as one tensor. */
+/* Checks that the shared expert has no adapters, and experts have them in every sparse layer or in none, and
+ * with the method's own rank and alpha, because transformers keeps the experts of a layer as one tensor. */
 static int check_experts(const struct resolver *r)
 {
     const struct site *first = NULL;
     for (uint32_t layer = 0; layer < r->config->layers; layer++) {
         const struct site *sites = &r->sites[(size_t)layer * LORA_TARGET_COUNT];
+        for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
+            if (LORA_SHARED >> i & 1 && sites[i].rank > 0)
+                return err_set(r->err, ERR_UNSUPPORTED,
+                               "%s.%s: %s of the shared expert: peft takes its matrices' names for those of "
+                               "the other experts; leave them out with %s.exclude_modules "
+                               "(\".*shared_expert.*\")",
+                               r->defaults->where, r->defaults->targets, lora_target_name(1u << i),
+                               r->defaults->where);
         if (!model_layer_is_sparse(r->config, layer))
             continue;
         first = first ? first : sites;

@@ -11,7 +11,7 @@ enum { PACKING_MATRICES_EARLIER = 9 }; /* matrices of a layer before there were 
 
 int packing_site(enum arch_tensor tensor)
 {
-    if (tensor >= ARCH_Q && tensor <= ARCH_DELTA_OUT)
+    if (tensor >= ARCH_Q && tensor <= ARCH_SHARED_DOWN)
         return (int)(tensor - ARCH_Q);
     if (tensor >= ARCH_EXPERT_GATE && tensor <= ARCH_EXPERT_DOWN)
         return (int)(tensor - ARCH_EXPERT_GATE) + __builtin_ctz(LORA_GATE);

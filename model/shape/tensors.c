@@ -137,6 +137,8 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
     char name[ARCH_NAME_MAX];
     bool known =
         s->gguf ? arch_match_gguf(c->arch, s->name, &match) : arch_match_hf(c->arch, s->name, &match);
+    /* layers behind the model's, which predict further tokens, are not used */
+    known = known && match.layer < c->layers;
     if (known && match.stacked)
         return add_stacked(m, s, &match, err);
     if (!known && s->gguf)

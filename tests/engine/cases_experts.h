@@ -11,7 +11,8 @@ enum { EXPERTS_MAX = 160 };
 /* The parameters that op_route and op_route_backward share. */
 struct router {
     uint32_t rows, tokens, experts, active;
-    bool renormalise;
+    bool renormalise, sigmoid;
+    double scale;
 };
 
 static inline struct router router_draw(struct trial *t)
@@ -21,7 +22,9 @@ static inline struct router router_draw(struct trial *t)
                            .tokens = draw_rows(t, 60),
                            .experts = experts,
                            .active = 1 + draw_below(t, experts < 8 ? experts : 8),
-                           .renormalise = draw_below(t, 2)};
+                           .renormalise = draw_below(t, 2),
+                           .sigmoid = draw_below(t, 3) == 0,
+                           .scale = draw_below(t, 3) == 0 ? 2.5 : 1};
 }
 
 static inline void softmax_of(const double *scores, uint32_t n, double *p)
@@ -35,14 +38,24 @@ static inline void softmax_of(const double *scores, uint32_t n, double *p)
         p[e] /= sum;
 }
 
-/* Chooses the largest fp32 probabilities one after the other; of equal ones the first. */
-static inline void choose(const double *p, const struct router *r, double *chosen)
+static inline void probabilities_of(const struct router *r, const double *scores, double *p)
+{
+    if (!r->sigmoid)
+        softmax_of(scores, r->experts, p);
+    for (uint32_t e = 0; e < r->experts && r->sigmoid; e++)
+        p[e] = 1 / (1 + exp(-scores[e]));
+}
+
+/* Chooses the largest fp32 probabilities (plus biases, unless they are NULL) one after the other; of equal
+ * ones the first. */
+static inline void choose(const double *p, const double *bias, const struct router *r, double *chosen)
 {
     bool taken[EXPERTS_MAX] = {false};
     for (uint32_t j = 0; j < r->active; j++) {
         uint32_t best = UINT32_MAX;
         for (uint32_t e = 0; e < r->experts; e++)
-            if (!taken[e] && (best == UINT32_MAX || (float)p[e] > (float)p[best]))
+            if (!taken[e] && (best == UINT32_MAX || (float)p[e] + (bias ? (float)bias[e] : 0) >
+                                                        (float)p[best] + (bias ? (float)bias[best] : 0)))
                 best = e;
         taken[best] = true;
         chosen[j] = best;
@@ -55,7 +68,7 @@ static inline void weights_of(const struct router *r, const double *p, const dou
     for (uint32_t j = 0; j < r->active; j++)
         sum += p[(uint32_t)chosen[j]];
     for (uint32_t j = 0; j < r->active; j++)
-        weight[j] = p[(uint32_t)chosen[j]] / (r->renormalise ? sum : 1);
+        weight[j] = r->scale * p[(uint32_t)chosen[j]] / (r->renormalise ? sum : 1);
 }
 
 static inline uint32_t row_of_token(const double *row_start, uint32_t t)
@@ -75,8 +88,12 @@ static void route_draw(struct trial *t)
                                   .tokens = r.tokens,
                                   .experts = r.experts,
                                   .active = r.active,
-                                  .renormalise = r.renormalise}};
+                                  .renormalise = r.renormalise,
+                                  .sigmoid = r.sigmoid,
+                                  .scale = (float)r.scale}};
     bind(t, &o->scores);
+    if (draw_below(t, 3) == 0)
+        bind(t, &o->bias);
     bind(t, &o->chosen);
     bind(t, &o->weight);
     if (draw_below(t, 3) == 0)
@@ -89,12 +106,12 @@ static void route_draw(struct trial *t)
 static void route_want(struct trial *t)
 {
     const struct op_route *o = &t->op.route;
-    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise};
+    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise, o->sigmoid, o->scale};
     double *p = expected(t, "scores"), *chosen = expected(t, "chosen"), *weight = expected(t, "weight");
     double *counts = expected(t, "counts"), *sums = expected(t, "sums");
     for (uint32_t i = 0; i < o->tokens; i++) {
-        softmax_of(p, o->experts, p);
-        choose(p, &r, chosen);
+        probabilities_of(&r, p, p);
+        choose(p, values(t, "bias"), &r, chosen);
         weights_of(&r, p, chosen, weight);
         uint32_t row = !counts ? 0 : row_of_token(values(t, "row_start"), i);
         for (uint32_t e = 0; e < o->experts && counts; e++)
@@ -117,7 +134,9 @@ static void route_backward_draw(struct trial *t)
                                            .experts = r.experts,
                                            .active = r.active,
                                            .renormalise = r.renormalise,
-                                           .aux = 0.25f}};
+                                           .sigmoid = r.sigmoid,
+                                           .aux = 0.25f,
+                                           .scale = (float)r.scale}};
     bind(t, &o->probabilities);
     bind(t, &o->chosen);
     bind(t, &o->dweight);
@@ -131,11 +150,11 @@ static void route_backward_draw(struct trial *t)
 static void route_backward_prepare(struct trial *t)
 {
     const struct op_route_backward *o = &t->op.route_backward;
-    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise};
+    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise, o->sigmoid, o->scale};
     double *p = values(t, "probabilities"), *chosen = values(t, "chosen");
     for (uint32_t i = 0; i < o->tokens; i++) {
-        softmax_of(p + (size_t)i * o->experts, o->experts, p + (size_t)i * o->experts);
-        choose(p + (size_t)i * o->experts, &r, chosen + (size_t)i * o->active);
+        probabilities_of(&r, p + (size_t)i * o->experts, p + (size_t)i * o->experts);
+        choose(p + (size_t)i * o->experts, NULL, &r, chosen + (size_t)i * o->active);
     }
 }
 
@@ -144,11 +163,11 @@ static void route_backward_prepare(struct trial *t)
 static double router_loss_of(const struct trial *t, uint32_t i, const double *scores)
 {
     const struct op_route_backward *o = &t->op.route_backward;
-    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise};
+    const struct router r = {o->rows, o->tokens, o->experts, o->active, o->renormalise, o->sigmoid, o->scale};
     const double *dweight = values(t, "dweight"), *counts = values(t, "counts"),
                  *start = values(t, "row_start");
     double p[EXPERTS_MAX], weight[EXPERTS_MAX], loss = 0;
-    softmax_of(scores, o->experts, p);
+    probabilities_of(&r, scores, p);
     weights_of(&r, p, values(t, "chosen") + (size_t)i * o->active, weight);
     for (uint32_t j = 0; j < o->active; j++)
         loss += dweight[i * o->active + j] * weight[j];
@@ -160,7 +179,8 @@ static double router_loss_of(const struct trial *t, uint32_t i, const double *sc
     return loss;
 }
 
-/* Computes the gradients by finite differences. The scores are the logarithms of the probabilities. */
+/* Computes the gradients by finite differences. The scores are the logarithms of the probabilities, or their
+ * logits. */
 static void route_backward_want(struct trial *t)
 {
     const struct op_route_backward *o = &t->op.route_backward;
@@ -168,7 +188,8 @@ static void route_backward_want(struct trial *t)
     double *dscores = expected(t, "dscores"), scores[EXPERTS_MAX];
     for (uint32_t i = 0; i < o->tokens; i++) {
         for (uint32_t e = 0; e < o->experts; e++)
-            scores[e] = log(p[(size_t)i * o->experts + e]);
+            scores[e] =
+                log(p[(size_t)i * o->experts + e]) - (o->sigmoid ? log1p(-p[(size_t)i * o->experts + e]) : 0);
         for (uint32_t e = 0; e < o->experts; e++) {
             double kept = scores[e];
             scores[e] = kept + h;
@@ -243,7 +264,7 @@ static void route_sort_want(struct trial *t)
 static void place_prepare(struct trial *t)
 {
     struct array *place = array_named(t, "place");
-    for (uint64_t i = place->count; i > 1; i--) {
+    for (uint64_t i = place ? place->count : 0; i > 1; i--) {
         uint64_t other = draw_below(t, (uint32_t)i);
         double kept = place->value[i - 1];
         place->value[i - 1] = place->value[other];
@@ -259,7 +280,8 @@ static void combine_draw(struct trial *t)
     o->active = 1 + draw_below(t, 4);
     o->width = 1 + draw_below(t, 600);
     bind(t, &o->x);
-    bind_as(t, &o->place, FILL_DISTINCT, o->tokens * o->active);
+    if (o->active > 1 || draw_below(t, 2))
+        bind_as(t, &o->place, FILL_DISTINCT, o->tokens * o->active);
     if (draw_below(t, 2))
         bind(t, &o->weight);
     bind(t, &o->y);
@@ -273,7 +295,7 @@ static void combine_want(struct trial *t)
     for (uint32_t i = 0; i < o->tokens * o->active; i++)
         for (uint32_t c = 0; c < o->width; c++)
             y[(size_t)(i / o->active) * o->width + c] +=
-                (!weight ? 1 : weight[i]) * x[(size_t)place[i] * o->width + c];
+                (!weight ? 1 : weight[i]) * x[(place ? (size_t)place[i] : i) * o->width + c];
 }
 
 static void combine_backward_draw(struct trial *t)
@@ -284,7 +306,8 @@ static void combine_backward_draw(struct trial *t)
     o->active = 1 + draw_below(t, 4);
     o->width = 1 + draw_below(t, 300);
     bind(t, &o->x);
-    bind_as(t, &o->place, FILL_DISTINCT, o->tokens * o->active);
+    if (o->active > 1 || draw_below(t, 2))
+        bind_as(t, &o->place, FILL_DISTINCT, o->tokens * o->active);
     bind(t, &o->weight);
     bind(t, &o->dy);
     bind(t, &o->dweight);
@@ -298,8 +321,8 @@ static double combine_loss(const struct trial *t)
     double loss = 0;
     for (uint32_t i = 0; i < o->tokens * o->active; i++)
         for (uint32_t c = 0; c < o->width; c++)
-            loss +=
-                dy[(size_t)(i / o->active) * o->width + c] * weight[i] * x[(size_t)place[i] * o->width + c];
+            loss += dy[(size_t)(i / o->active) * o->width + c] * weight[i] *
+                    x[(place ? (size_t)place[i] : i) * o->width + c];
     return loss;
 }
 

@@ -20,6 +20,8 @@ static void every_name_is_recognised_as_itself(void **state)
         for (int t = 0; t < (arch->sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER); t++) {
             char name[ARCH_NAME_MAX], again[ARCH_NAME_MAX];
             struct arch_match match;
+            if (!arch->sparse && t >= ARCH_SHARED_GATE && t <= ARCH_SHARED_DOWN)
+                continue;
             arch_tensor_name((enum model_arch)a, (enum arch_tensor)t, 1023, 77, ".weight", name);
             if (strcmp(name, ".weight") == 0) /* the family lacks this norm */
                 continue;

@@ -138,6 +138,23 @@ static const struct published {
     {"Seed-OSS-36B", 36151104512u,
      "{'architectures':['SeedOssForCausalLM'],'model_type':'seed_oss','hidden_size':5120,"
      "'attention_dropout':0.0,'residual_dropout':0.0,'rope_theta':10000000.0,'mlp_bias':false}"},
+    /* the report says 106 billion with the layer that predicts further tokens, which is not used */
+    {"GLM-4.5-Air", 106852251264u,
+     "{'architectures':['Glm4MoeForCausalLM'],'model_type':'glm4_moe','attention_bias':true,'head_dim':128,"
+     "'hidden_size':4096,'intermediate_size':10944,'max_position_embeddings':131072,'moe_intermediate_size':"
+     "1408,"
+     "'norm_topk_prob':true,'num_attention_heads':96,'n_group':1,'topk_group':1,'n_routed_experts':128,"
+     "'n_shared_experts':1,'routed_scaling_factor':1.0,'num_experts_per_tok':8,'first_k_dense_replace':1,"
+     "'num_hidden_layers':46,'num_key_value_heads':8,'partial_rotary_factor':0.5,'rms_norm_eps':1e-05,"
+     "'rope_theta':1000000,'num_nextn_predict_layers':1,'tie_word_embeddings':false,'use_qk_norm':false,"
+     "'vocab_size':151552}"},
+    {"Qwen1.5-MoE-A2.7B", 14315784192u,
+     "{'architectures':['Qwen2MoeForCausalLM'],'model_type':'qwen2_moe','decoder_sparse_step':1,"
+     "'hidden_size':2048,'intermediate_size':5632,'max_position_embeddings':8192,'max_window_layers':21,"
+     "'moe_intermediate_size':1408,'norm_topk_prob':false,'num_attention_heads':16,'num_experts':60,"
+     "'num_experts_per_tok':4,'num_hidden_layers':24,'num_key_value_heads':16,'rms_norm_eps':1e-06,"
+     "'rope_theta':1000000.0,'shared_expert_intermediate_size':5632,'sliding_window':32768,"
+     "'use_sliding_window':false,'vocab_size':151936}"},
 };
 
 enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
@@ -269,7 +286,7 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
     assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_LONGROPE);
     c = parsed("Qwen3-8B");
-    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA));
+    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA | LORA_SHARED));
 }
 
 static void old_and_new_rotary_settings_mean_the_same(void **state)
@@ -469,6 +486,11 @@ static void language_models_inside_others_are_found(void **state)
 
 static void what_is_not_known_is_refused_by_name(void **state)
 {
+#define MIXTURE                                                                                              \
+    "{'model_type':'glm4_moe','hidden_size':32,'intermediate_size':64,'vocab_size':64,'num_attention_heads'" \
+    ":8,"                                                                                                    \
+    "'num_hidden_layers':2,'n_routed_experts':8,'n_shared_experts':1,'num_experts_per_tok':2,"               \
+    "'moe_intermediate_size':16,"
     (void)state;
     refused("model_type", "'falcon'", ERR_UNSUPPORTED, "falcon");
     refused("model_type", "'falcon'", ERR_UNSUPPORTED,
@@ -502,6 +524,10 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused_whole("{'model_type':'qwen3_5_text','linear_num_key_heads':3}", "linear_num_value_heads: 32 is");
     refused_whole("{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':['sliding_attention']}",
                   "layer_types[0]: only linear_attention");
+    refused_whole(MIXTURE "'n_group':8,'topk_group':4}", "n_group: 8 is not supported; only 1 is");
+    refused_whole(MIXTURE "'first_k_dense_replace':2}",
+                  "first_k_dense_replace: leaves no layer with experts");
+    refused_whole("{'model_type':'ernie4_5_moe','use_bias':true}", "use_bias: not supported in a mixture");
 }
 
 int main(void)

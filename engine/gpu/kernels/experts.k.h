@@ -18,11 +18,12 @@
 
 enum { ROUTER_EXPERTS_MAX = 1024 };
 
-/* scores[tokens,experts] become probabilities; chosen and weight are [tokens,active]. One warp handles a
- * token. */
+/* scores[tokens,experts] become probabilities; chosen and weight are [tokens,active]; bias[experts] may be 0:
+ * absent. One warp handles a token. */
 struct route_args {
-    uint64_t scores, chosen, weight;
-    uint32_t tokens, experts, active, renormalise;
+    uint64_t scores, chosen, weight, bias;
+    uint32_t tokens, experts, active, renormalise, sigmoid;
+    float scale;
 };
 
 /* Adds to counts and sums [rows,experts] the choices and probabilities of each row's tokens. A block handles
@@ -36,8 +37,8 @@ struct route_count_args {
 struct route_backward_args {
     uint64_t probabilities, chosen, dweight, dscores;
     uint64_t row_start, counts; /* counts may be 0: absent */
-    uint32_t rows, tokens, experts, active, renormalise;
-    float aux;
+    uint32_t rows, tokens, experts, active, renormalise, sigmoid;
+    float aux, scale;
 };
 
 /* chosen[choices] is divided into pieces of `piece` choices, a multiple of 256. counts[pieces,experts] first
@@ -62,13 +63,13 @@ struct router_loss_args {
 
 /* One thread computes one value of y[tokens,width]. */
 struct combine_args {
-    uint64_t x, place, weight, y; /* weight may be 0: absent */
+    uint64_t x, place, weight, y; /* place and weight may be 0: absent */
     uint32_t tokens, active, width;
 };
 
 /* One warp handles a (token, expert) choice. */
 struct combine_backward_args {
-    uint64_t x, place, weight, dy, dweight;
+    uint64_t x, place, weight, dy, dweight; /* place may be 0: absent */
     uint32_t tokens, active, width;
 };
 
@@ -95,14 +96,23 @@ FUNCTION void token_softmax(float *p, uint32_t experts)
         STORE(p, e, (float)((double)LOAD(p, e) * inverse));
 }
 
-/* Finds the largest value after (*value, *expert) in the order of falling values and, among equals, rising
- * indices. If there is none, because the values are NaNs, *expert becomes `otherwise`. */
-FUNCTION void token_next(const float *p, uint32_t experts, uint32_t otherwise, float *value, uint32_t *expert)
+/* Replaces p[experts] by its logistic function. */
+FUNCTION void token_logistic(float *p, uint32_t experts)
+{
+    for (uint32_t e = lane(); e < experts; e += warp_size())
+        STORE(p, e, 1.0f / (1.0f + math_exp(-LOAD(p, e))));
+}
+
+/* Finds the largest value of p + bias (0: p alone) after (*value, *expert) in the order of falling values
+ * and, among equals, rising indices. If there is none, because the values are NaNs, *expert becomes
+ * `otherwise`. */
+FUNCTION void token_next(const float *p, uint64_t bias, uint32_t experts, uint32_t otherwise, float *value,
+                         uint32_t *expert)
 {
     const float none = (float)ROUTER_EXPERTS_MAX;
     float best = 0.0f, best_e = none;
     for (uint32_t e = lane(); e < experts; e += warp_size()) {
-        float v = LOAD(p, e);
+        float v = LOAD(p, e) + (bias ? LOAD(POINTER(const float, bias), e) : 0.0f);
         uint32_t after = v < *value || (v == *value && e > *expert);
         if (after && (best_e == none || v > best)) {
             best = v;
@@ -127,18 +137,25 @@ FUNCTION void token_route(const struct route_args *args, uint64_t t)
     float *weight = POINTER(float, args->weight + 4 * t * args->active);
     float value = math_infinity();
     uint32_t expert = 0;
-    double sum = 0.0;
-    token_softmax(p, args->experts);
+    if (args->sigmoid)
+        token_logistic(p, args->experts);
+    else
+        token_softmax(p, args->experts);
+    warp_barrier();
     for (uint32_t j = 0; j < args->active; j++) {
-        token_next(p, args->experts, j, &value, &expert);
-        sum += (double)value;
+        token_next(p, args->bias, args->experts, j, &value, &expert);
         if (lane() == 0) {
             STORE(chosen, j, expert);
-            STORE(weight, j, value);
+            STORE(weight, j, LOAD(p, expert));
         }
     }
-    for (uint32_t j = 0; j < args->active && args->renormalise && lane() == 0; j++)
-        STORE(weight, j, (float)((double)LOAD(weight, j) / sum));
+    if (lane() != 0)
+        return;
+    double sum = args->renormalise ? 0.0 : 1.0;
+    for (uint32_t j = 0; j < args->active && args->renormalise; j++)
+        sum += (double)LOAD(weight, j);
+    for (uint32_t j = 0; j < args->active; j++)
+        STORE(weight, j, (float)((double)args->scale * (double)LOAD(weight, j) / sum));
 }
 
 KERNEL(route, 128)
@@ -179,11 +196,11 @@ KERNEL(route_count, 256)
 }
 
 /* How a token's choices contribute to the gradient of its probabilities: each choice of expert e adds
- * (dweight_j - shared) / sum, where weight_j = p_j / sum. */
+ * scale * (dweight_j - shared) / sum, where weight_j = scale * p_j / sum. */
 struct choice_slopes {
     const uint32_t *chosen;
     const float *dweight;
-    double sum, shared;
+    double sum, shared, scale;
 };
 
 FUNCTION struct choice_slopes choices_of(const struct route_backward_args *args, const float *p, uint64_t t)
@@ -200,6 +217,7 @@ FUNCTION struct choice_slopes choices_of(const struct route_backward_args *args,
         s.shared += args->renormalise ? (double)LOAD(s.dweight, j) * (double)LOAD(p, e) : 0.0;
     }
     s.shared /= s.sum;
+    s.scale = (double)args->scale;
     return s;
 }
 
@@ -208,7 +226,7 @@ FUNCTION double choice_slope(const struct choice_slopes *s, uint32_t active, uin
     double d = 0.0;
     for (uint32_t j = 0; j < active; j++)
         if (LOAD(s->chosen, j) == e)
-            d += ((double)LOAD(s->dweight, j) - s->shared) / s->sum;
+            d += s->scale * ((double)LOAD(s->dweight, j) - s->shared) / s->sum;
     return d;
 }
 
@@ -254,7 +272,8 @@ FUNCTION void token_route_backward(const struct route_backward_args *args, uint6
         double d = choice_slope(&choices, args->active, e);
         if (args->counts != 0)
             d += factor * (double)LOAD(counts, e);
-        STORE(dscores, e, (float)((double)LOAD(p, e) * (d - mean)));
+        double v = (double)LOAD(p, e);
+        STORE(dscores, e, (float)(v * (args->sigmoid ? d * (1.0 - v) : d - mean)));
     }
 }
 
@@ -370,7 +389,7 @@ KERNEL(combine, 256)
     float *y = POINTER(float, args.y);
     double sum = 0.0;
     for (uint64_t j = t * args.active; j < (t + 1) * args.active; j++) {
-        uint64_t from = LOAD(place, j);
+        uint64_t from = args.place ? LOAD(place, j) : j;
         assert_device(from < places);
         sum +=
             (args.weight == 0 ? 1.0 : (double)LOAD(weight, j)) * (double)LOAD(x, from * args.width + column);
@@ -380,7 +399,7 @@ KERNEL(combine, 256)
 
 FUNCTION void choice_combine_backward(const struct combine_backward_args *args, uint64_t j)
 {
-    uint64_t at = LOAD(POINTER(const uint32_t, args->place), j);
+    uint64_t at = args->place ? LOAD(POINTER(const uint32_t, args->place), j) : j;
     assert_device(at < (uint64_t)args->tokens * args->active);
     const float *dy = POINTER(const float, args->dy + 4 * (j / args->active) * args->width);
     float *x = POINTER(float, args->x + 4 * at * args->width);
