@@ -228,6 +228,7 @@ static void drain(struct serve *serve)
     struct app *app = &serve->app;
     struct timeval step = {0, 50000};
     httpd_server_stop(app->server);
+    waits_stop(app->waits);      /* who waits for measurements is answered now */
     app->fetches_stopped = true; /* what came is kept, and the next fetch goes on from there */
     serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
     if (serve->timer)
@@ -241,7 +242,6 @@ static void destroy_parts(struct serve *serve)
 {
     struct app *app = &serve->app;
     app->fetches_stopped = true;
-    waits_stop(app->waits);
     if (app->fetches)
         pool_stop(app->fetches);
     if (app->pool)
