@@ -415,10 +415,10 @@ static void an_edited_or_newer_migration_is_refused(void **state)
     unsigned applied = 0;
     script(fixture, "INSERT INTO motley_migrations (number, name, digest) VALUES (9999, '9999_future', 'x')");
     assert_int_equal(store_migrate(fixture->postgres.conninfo, 0, &applied, &err), -1);
-    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_int_equal(err.code, ERR_RELEASE);
     assert_non_null(strstr(err.text, "9999_future"));
     AWAIT(fixture, answer, store_ping(fixture->store, on_done, &answer, E));
-    assert_int_equal(answer.err.code, ERR_UNSUPPORTED);
+    assert_int_equal(answer.err.code, ERR_RELEASE);
     script(fixture, "DELETE FROM motley_migrations WHERE number = 9999; "
                     "UPDATE motley_migrations SET digest = 'edited' WHERE number = 1");
     assert_int_equal(store_migrate(fixture->postgres.conninfo, 0, &applied, &err), -1);

@@ -14,7 +14,7 @@ import time
 
 from motley import GOLDEN, SLOW, Motley, expect, llama_spec, main, poll, two_unlike
 
-STEPS = 40
+STEPS = 240
 
 
 def two_of_one_kind(**extra):
