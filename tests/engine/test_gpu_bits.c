@@ -77,6 +77,7 @@ static void plain_shape(struct op *op)
     switch (op->kind) {
     case OP_COPY:
         op->copy.rows = rows, op->copy.width = width, op->copy.ldx = op->copy.ldy = width + 4;
+        op->copy.vectors = 1;
         break;
     case OP_ADD:
         op->add.rows = rows, op->add.width = width, op->add.ldx = op->add.ldy = width + 4;
@@ -163,8 +164,13 @@ static void aligned_draw(struct trial *t)
     plain_shape(&t->op);
     table_shape(&t->op);
     flat_shape(&t->op);
-    if (t->op.kind == OP_RMSNORM || t->op.kind == OP_RMSNORM_BACKWARD)
+    if (t->op.kind == OP_RMSNORM || t->op.kind == OP_RMSNORM_BACKWARD) {
+        struct operand *weight =
+            t->op.kind == OP_RMSNORM ? &t->op.rmsnorm.weight : &t->op.rmsnorm_backward.weight;
+        if (!weight->buffer) /* vectors beyond NORM_ALONE_MAX have one */
+            bind(t, weight);
         norm_shape(&t->op);
+    }
 }
 
 /* Moves every operand `lead` elements into its buffer. */

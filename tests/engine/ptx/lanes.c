@@ -283,6 +283,12 @@ static void shfl_sync_idx_b32(struct ptx_warp *warp, const struct ptx_instr *ins
     memcpy(to, result, sizeof(result));
 }
 
+/* bar.warp.sync: lanes that are gathered have done what came before. */
+static void bar_warp_sync(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    (void)warp, (void)instr;
+}
+
 /* mma.sync.m16n8k8 and …k16 with 16-bit factors and fp32 sums. Lane l has group l / 4 and place l % 4 in it.
  * Word w of a has row group, or group + 8 if w is odd, and columns 2 place and 2 place + 1, from column 8 on
  * if w is at least 2. Word w of b has column group and rows 2 place + 8 w and the next. Values 0 and 1 of c
@@ -353,6 +359,7 @@ const struct ptx_form ptx_forms[] = {
     {"ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16", ptx_blocks_2_turned, PTX_WARP, 3, {WORDS}},
     {"ldmatrix_sync_aligned_m8n8_x4_shared_b16", ptx_blocks_4, PTX_WARP, 5, {WORDS}},
     {"ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16", ptx_blocks_4_turned, PTX_WARP, 5, {WORDS}},
+    {"bar_warp_sync", bar_warp_sync, PTX_WARP, 1, {4}},
     {"bar_sync", NULL, PTX_BARRIER, 1, {4}},
     {"exit", NULL, PTX_END, 0, {0}},
     {"ret", NULL, PTX_END, 0, {0}},
