@@ -5,8 +5,12 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_sse42.c PROPE
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROPERTIES COMPILE_OPTIONS
   "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_amx.c PROPERTIES COMPILE_OPTIONS
-  "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mavx512bf16;-mamx-tile;-mamx-bf16")
+include(CheckCCompilerFlag)
+check_c_compiler_flag(-mamx-bf16 HAS_mamx_bf16)
+if(HAS_mamx_bf16)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_amx.c PROPERTIES COMPILE_OPTIONS
+    "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mavx512bf16;-mamx-tile;-mamx-bf16")
+endif()
 # Unpacked weights are the same bits everywhere: no contraction.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_avx2.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-mavx2")
 # Checks and conversions of weights on their way are the compiler's to vectorise.

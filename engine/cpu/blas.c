@@ -5,6 +5,7 @@
  * changes afterwards.
  */
 #include "engine/cpu/blas.h"
+#include "engine/cpu/kernels_amx.h"
 
 #include <cblas.h>
 #include <cpuid.h>
@@ -25,7 +26,7 @@ static bool amx_allowed(void)
     enum { EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 }; /* of leaf 7 */
     const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
+    return gemm_bf16_amx && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
            __builtin_cpu_supports("avx512bf16") &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }

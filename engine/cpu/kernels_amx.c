@@ -6,10 +6,16 @@
  *
  * Compiled with its own flags (engine/options.cmake), and called only where isa_kernels (blas.h) offers it.
  */
+#include "engine/cpu/kernels_amx.h"
+
+#ifndef __AMX_BF16__
+
+void (*const gemm_bf16_amx)(const struct gemm_rounded *g, float *scratch) = NULL;
+
+#else
+
 #include <immintrin.h>
 #include <string.h>
-
-#include "engine/cpu/kernels_amx.h"
 
 enum {
     SIDE = 16,                        /* rows and columns of a tile of sums */
@@ -209,7 +215,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void gemm_bf16_amx(const struct gemm_rounded *g, float *scratch)
+static void gemm_tiles(const struct gemm_rounded *g, float *scratch)
 {
     struct tiled_block a = {.tiles = (uint16_t *)scratch};
     struct tiled_block b = {.tiles = a.tiles + ROUNDED_ROWS * BLOCK_TERMS};
@@ -235,3 +241,7 @@ void gemm_bf16_amx(const struct gemm_rounded *g, float *scratch)
         }
     _tile_release();
 }
+
+void (*const gemm_bf16_amx)(const struct gemm_rounded *g, float *scratch) = gemm_tiles;
+
+#endif
