@@ -384,7 +384,7 @@ def the_terminal_plans_what_the_page_planned():
         expect(like is None or like in likes, f"the cluster file lacks {like}: {likes}")
         theirs = motley.run("plan", motley.write("planned.json", local), "--cluster", motley.path("exported.json"), *options, parse=True, status=(0, 4))
         for key in ("verdict", "placement", "step_s", "tokens_per_s", "lower_bound_s", "micro_batches", "micro_batch_rows", "ranks", "rests_on", "uncertainty"):
-            expect(ours.get(key) == theirs.get(key), f"{key}: the page has {ours.get(key)}, motley plan {theirs.get(key)}: {ours['words']}")
+            expect(ours.get(key) == theirs.get(key), f"{key}: the page has {ours.get(key)}, motley plan {theirs.get(key)}: {str(ours)[:600]}")
         return f"{ours['placement']} of {len(ours['ranks'])}, {ours['step_s']:.4g} s" if ours["verdict"] == "fits" else ours["verdict"]
 
     def add(name):

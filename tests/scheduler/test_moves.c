@@ -257,6 +257,7 @@ static void steps_are_not_given_up_for_a_cluster_that_shrank(void **state)
 
 static int make(void **state)
 {
+    world.lost_ms = WORLD_PATIENT_MS; /* nodes are only drained here */
     world_make(&world, state);
     return 0;
 }
