@@ -1,8 +1,8 @@
 /* Products of bf16 on the tile registers of AMX (Intel 64 and IA-32 Architectures Software Developer's
  * Manual, volume 1, chapter 18). A tile has 16 rows of 64 bytes. TDPBF16PS adds to c, 16 x 16 sums in fp32,
  * the product of a, 16 rows of 32 values, and of b, whose row p has the values 2p and 2p + 1 of each of 16
- * columns side by side. Blocks of a and b are rounded while they are copied into such tiles; what one terms
- * of k adds to a sum, and when, does not depend on how many rows and columns there are.
+ * columns side by side. Blocks of a and b are rounded while they are copied into such tiles; the order of
+ * a sum's terms does not depend on how many rows and columns there are.
  *
  * Compiled with its own flags (engine/options.cmake), and called only where isa_kernels (blas.h) offers it.
  */
@@ -125,26 +125,18 @@ static void block_copy(const struct gemm_values *x, bool along, bool pairs, size
 
 /* ---- products of tiles ---- */
 
-/* c[32 or 16][32] = or += two rows (one unless `both`) of a's tiles times two columns of b's. */
+/* sums[32 or 16][32] = two rows (one unless `both`) of a's tiles times two columns of b's. */
 static void tiles_multiply(const struct tiled_block *a, size_t row, bool both, const struct tiled_block *b,
-                           size_t column, float *c, size_t ldc, bool accumulate)
+                           size_t column, float *sums)
 {
-    const size_t step = a->count * TILE_VALUES, bytes = ldc * sizeof(float);
+    const size_t step = a->count * TILE_VALUES, bytes = 2 * SIDE * sizeof(float);
     const uint16_t *a0 = a->tiles + row / SIDE * step, *a1 = a0 + step;
     const uint16_t *b0 = b->tiles + column / SIDE * step, *b1 = b0 + step;
-    float *low = c + SIDE * ldc;
+    float *low = sums + SIDE * 2 * SIDE;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    if (accumulate) {
-        _tile_loadd(0, c, bytes);
-        _tile_loadd(1, c + SIDE, bytes);
-    }
-    if (accumulate && both) {
-        _tile_loadd(2, low, bytes);
-        _tile_loadd(3, low + SIDE, bytes);
-    }
     for (size_t p = 0; p < step; p += TILE_VALUES) {
         _tile_loadd(4, a0 + p, 2 * TERMS);
         _tile_loadd(6, b0 + p, 2 * TERMS);
@@ -157,8 +149,8 @@ static void tiles_multiply(const struct tiled_block *a, size_t row, bool both, c
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    _tile_stored(0, c, bytes);
-    _tile_stored(1, c + SIDE, bytes);
+    _tile_stored(0, sums, bytes);
+    _tile_stored(1, sums + SIDE, bytes);
     if (both) {
         _tile_stored(2, low, bytes);
         _tile_stored(3, low + SIDE, bytes);
@@ -170,30 +162,19 @@ struct tiled_piece {
     size_t row, rows, column, columns;
 };
 
-/* Adds the products of one block of k to a piece of c; `first` block applies beta. Where c is smaller than
- * two tiles, or alpha and beta are others than 1 and 0, sums are kept in `sums`, [32][32]. */
+/* Adds the products of one block of k to a piece of c; `first` block applies beta. A block is summed by
+ * itself in `sums`, [32][32], so that adding it to a large c rounds once. */
 static void piece_multiply(const struct gemm_rounded *g, const struct tiled_block *a,
                            const struct tiled_block *b, struct tiled_piece at, bool first, float *c,
                            float *sums)
 {
-    const bool plain = g->alpha == 1.0f && (!first || g->beta == 0.0f || g->beta == 1.0f);
-    const bool adds = plain && (!first || g->beta != 0.0f), both = at.rows > SIDE;
-    const size_t bytes = at.columns * sizeof(float);
-    if (plain && at.columns == 2 * SIDE && at.rows % SIDE == 0) {
-        tiles_multiply(a, at.row, both, b, at.column, c, g->ldc, adds);
-        return;
-    }
-    for (size_t i = 0; adds && i < at.rows; i++)
-        memcpy(sums + i * 2 * SIDE, c + i * g->ldc, bytes);
-    tiles_multiply(a, at.row, both, b, at.column, sums, 2 * SIDE, adds);
-    for (size_t i = 0; i < at.rows; i++) {
-        float *to = c + i * g->ldc;
-        const float *sum = sums + i * 2 * SIDE;
-        if (plain)
-            memcpy(to, sum, bytes);
-        for (size_t j = 0; j < at.columns && !plain; j++)
-            to[j] = g->alpha * sum[j] + (!first ? to[j] : g->beta == 0.0f ? 0.0f : g->beta * to[j]);
-    }
+    const float beta = first ? g->beta : 1.0f;
+    tiles_multiply(a, at.row, at.rows > SIDE, b, at.column, sums);
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j++) {
+            const float sum = g->alpha * sums[i * 2 * SIDE + j];
+            c[i * g->ldc + j] = beta == 0.0f ? sum : beta * c[i * g->ldc + j] + sum;
+        }
 }
 
 static void tiles_configure(void)

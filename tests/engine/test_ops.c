@@ -35,7 +35,7 @@ static void products_round_their_operands_to_16_bits(void **state)
 
 /* A product that is added to a large c must be rounded at c's size once a block of terms, not once a term: a
  * residual stream is a hundred times larger than what a layer adds to it. */
-static void gemm_onto_large_c_on(struct bench *b)
+static void gemm_onto_large_c(struct bench *b, enum dtype compute)
 {
     enum { M = 60, N = 70, K = 1500 };
     double *a = doubles(M * K), *w = doubles(N * K), *c = doubles(M * N);
@@ -50,6 +50,7 @@ static void gemm_onto_large_c_on(struct bench *b)
                                    .n = N,
                                    .k = K,
                                    .transpose_b = true,
+                                   .compute = compute,
                                    .alpha = 1,
                                    .beta = 1,
                                    .a = oa,
@@ -63,12 +64,21 @@ static void gemm_onto_large_c_on(struct bench *b)
     for (uint32_t i = 0; i < M; i++)
         for (uint32_t j = 0; j < N; j++) {
             for (uint32_t p = 0; p < K; p++)
-                c[i * N + j] += a[i * K + p] * w[j * K + p];
+                c[i * N + j] += compute == DTYPE_F32
+                                    ? a[i * K + p] * w[j * K + p]
+                                    : rounded(compute, a[i * K + p]) * rounded(compute, w[j * K + p]);
             /* 1,500 terms in blocks of at least 128 are at most 12 roundings, each by at most half of 2^-9,
              * the unit in the last place of 30,000. */
             assert_true(fabs((double)got[i * N + j] - c[i * N + j]) <= 12 * 0.5 / 512);
         }
     free(a), free(w), free(c);
+}
+
+static void gemm_onto_large_c_on(struct bench *b)
+{
+    gemm_onto_large_c(b, DTYPE_F32);
+    gemm_onto_large_c(b, DTYPE_BF16);
+    gemm_onto_large_c(b, DTYPE_F16);
 }
 
 static void adding_to_a_large_matrix_rounds_once(void **state)
