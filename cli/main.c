@@ -446,28 +446,30 @@ static const struct cli_option common_options[] = {
     {NULL, NULL, NULL},
 };
 
-/* Prints two columns, the first of them 'width' characters wide (UTF-8). Where it is wider, the second one
- * begins in the next line. */
-static void print_row(FILE *out, const char *left, int width, const char *right)
+static int text_width(const char *text)
 {
-    int room = width;
-    for (const char *at = left; *at; at++)
-        room -= ((unsigned char)*at & 0xc0) != 0x80;
+    int width = 0;
+    for (; *text; text++)
+        width += ((unsigned char)*text & 0xc0) != 0x80;
+    return width;
+}
+
+/* Prints two columns, the first of them, `name` and its `words` (NULL: none), 'width' characters wide
+ * (UTF-8). Where it is wider, the second one begins in the next line. */
+static void print_row(FILE *out, const char *name, const char *words, int width, const char *right)
+{
+    const int room = width - text_width(name) - (words ? 1 + text_width(words) : 0);
+    fprintf(out, "  %s%s%s", name, words ? " " : "", words ? words : "");
     if (room < 0)
-        fprintf(out, "  %s\n  %*s %s\n", left, width, "", right);
+        fprintf(out, "\n  %*s %s\n", width, "", right);
     else
-        fprintf(out, "  %s%*s %s\n", left, room, "", right);
+        fprintf(out, "%*s %s\n", room, "", right);
 }
 
 static void print_options(FILE *out, const struct cli_option *options)
 {
-    for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++) {
-        const struct cli_option *option = &options[i];
-        char left[64];
-        snprintf(left, sizeof(left), "%s%s%s", option->name, option->value ? " " : "",
-                 option->value ? option->value : "");
-        print_row(out, left, 24, option->help);
-    }
+    for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++)
+        print_row(out, options[i].name, options[i].value, 24, options[i].help);
 }
 
 static const char *const group_titles[CLI_GROUPS] = {
@@ -484,12 +486,9 @@ static void print_usage(FILE *out)
                  "already have.\n\n");
     for (int group = 0; group < CLI_GROUPS; group++) {
         fprintf(out, "%s\n", group_titles[group]);
-        for (int i = 0; i < COMMAND_COUNT; i++) {
-            char left[64];
-            snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
+        for (int i = 0; i < COMMAND_COUNT; i++)
             if ((int)commands[i].group == group)
-                print_row(out, left, 28, commands[i].help);
-        }
+                print_row(out, commands[i].name, commands[i].words, 28, commands[i].help);
         fprintf(out, "\n");
     }
     fprintf(out, "With every command:\n");
