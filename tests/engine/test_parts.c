@@ -277,10 +277,8 @@ static void gradient_gather(struct group *g, const struct parameter *p, float *s
     assert_true(seen > 0);
 }
 
-/* In fp32, sums of parts add in another order: at worst 1.4e-6 apart, as measured. In bf16 a sum may be
- * rounded to the neighbouring value, 2^-8 away, and adapters' parts of z are rounded separately. Gradients of
- * q and k are differences of nearly equal sums, which enlarge this: 0.5e-2 to 2.4e-2 as measured, by the
- * instruction set. */
+/* In fp32, sums of parts add in another order: 1.4e-6 apart at worst. In bf16 a sum may be rounded to the
+ * neighbouring value, 2^-8 away; gradients of q and k, which nearly cancel, are 0.5e-2 to 2.4e-2 apart. */
 static void close_to(const float *got, const float *want, uint64_t count, const struct method *method,
                      const char *what)
 {
