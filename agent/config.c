@@ -252,6 +252,13 @@ static void card_refuse(json_t *card, const char *why)
     json_object_set_new(card, "why", json_string(why));
 }
 
+/* The same where the owner of the machine chose so: doctor_look names it as no fault. */
+static void card_leave_out(json_t *card, const char *why)
+{
+    card_refuse(card, why);
+    json_object_set_new(card, "left_out", json_true());
+}
+
 /* Uses a card as `device`. False when it is not used; `card` then has the reason. */
 static bool card_take(const struct agent_config *config, json_t *card, struct agent_device *device)
 {
@@ -264,7 +271,7 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
         json_object_set_new(card, "why", json_null());
     }
     if (card_excluded(config, card))
-        card_refuse(card, "the configuration excludes it");
+        card_leave_out(card, "the configuration excludes it");
     if (!json_is_true(json_object_get(card, "usable")))
         return false;
     json_int_t available = json_integer_value(json_object_get(card, "free_bytes"));
@@ -362,9 +369,9 @@ static void unnamed_cards(json_t *list)
     size_t i;
     json_array_foreach (list, i, card)
         if (!json_object_get(card, "device") && json_is_true(json_object_get(card, "usable")))
-            card_refuse(card,
-                        "the configuration lists devices, and not this card: add {kind: KIND, index: N}, "
-                        "or `cards: all`");
+            card_leave_out(card,
+                           "the configuration lists devices, and not this card: add {kind: KIND, index: N}, "
+                           "or `cards: all`");
 }
 
 /* The same of cards that no driver was asked for. */
@@ -384,8 +391,8 @@ json_t *agent_config_no_cards(void)
         "(or hip), or `cards: all`",
         count);
     return count == 0 ? NULL
-                      : json_pack("{s:[], s:[{s:s, s:b, s:s}]}", "drivers", "cards", "kind", "cards",
-                                  "usable", 0, "why", why);
+                      : json_pack("{s:[], s:[{s:s, s:b, s:b, s:s}]}", "drivers", "cards", "kind", "cards",
+                                  "usable", 0, "left_out", 1, "why", why);
 }
 
 static void found_cards(struct agent_config *config, json_t *list)

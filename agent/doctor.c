@@ -90,12 +90,11 @@ static void memory_look(const struct doctor *doctor, json_t *faults)
  * is no fault. */
 static void cards_look(const struct doctor *doctor, json_t *faults)
 {
-    static const char by_choice[] = "the configuration "; /* begins the sentences of agent/config.c */
     size_t i;
     json_t *entry;
     json_array_foreach (json_object_get(doctor->config->cards, "cards"), i, entry)
         if (json_is_false(json_object_get(entry, "usable")) &&
-            strncmp(json_text_of(entry, "why"), by_choice, strlen(by_choice)) != 0)
+            !json_is_true(json_object_get(entry, "left_out")))
             fault_add(faults, "%s %s is not used: %s", json_text_of(entry, "kind"),
                       json_text_of(entry, "name"), json_text_of(entry, "why"));
 }
