@@ -16,7 +16,7 @@
 /* The number of this release, such as "0.1.0". */
 extern const char motley_version[];
 
-/* This release's protocol. MOTLEY_TEST_PROTOCOL replaces it in tests. */
+/* This release's protocol. */
 unsigned release_protocol(void);
 
 /* "RELEASE/PROTOCOL" of this program, which every request to the api and every answer of it has in this

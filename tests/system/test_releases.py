@@ -22,8 +22,25 @@ def protocol_of(motley):
     return int(re.fullmatch(r"motley \d+\.\d+\.\d+ \(protocol (\d+)\)\n", said).group(1))
 
 
-def speaking(protocol):
-    return {**os.environ, "MOTLEY_TEST_PROTOCOL": str(protocol)}
+def of_protocol(motley, program, protocol):
+    """A copy of a program that is of the release with this protocol (common/release.c), beside the other programs."""
+    folder = motley.path(f"protocol-{protocol}")
+    copy = os.path.join(folder, program)
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+        beside = os.path.dirname(motley.program(program))
+        for name in os.listdir(beside):
+            if name.startswith("motley"):
+                os.symlink(os.path.join(beside, name), os.path.join(folder, name))
+    if os.path.islink(copy):
+        with open(copy, "rb") as handle:
+            parts = re.split(rb"motley-protocol=\d{4}\0", handle.read())
+        expect(len(parts) == 2, f"{program} says its protocol {len(parts) - 1} times")
+        os.unlink(copy)
+        with open(copy, "xb") as handle:
+            handle.write(parts[0] + b"motley-protocol=%04d\0" % protocol + parts[1])
+        os.chmod(copy, 0o755)
+    return copy
 
 
 def asked(motley, value):
@@ -41,7 +58,7 @@ def asked(motley, value):
 
 def the_api_and_its_client(motley, ours):
     for protocol, status in ((ours, 0), (ours + 1, 0), (ours - 1, 0), (ours + 2, 8), (ours + 40, 8)):
-        done = subprocess.run([motley.program("motley"), "nodes", "--home", motley.home], env=speaking(protocol), capture_output=True,
+        done = subprocess.run([of_protocol(motley, "motley", protocol), "nodes", "--home", motley.home], capture_output=True,
                               text=True, timeout=60, check=False)
         expect(done.returncode == status, f"protocol {protocol}: status {done.returncode}: {done.stderr}")
         expect((status == 0) == (REFUSED.search(done.stderr) is None), done.stderr)
@@ -63,8 +80,8 @@ class Agent:
         self.token = motley.run("join-token", "--node", "third").split()[0]
 
     def start(self, protocol, api=None):
-        environment = {**speaking(protocol), "MOTLEY_JOIN": self.token}
-        return subprocess.Popen([self.motley.program("motley-agent"), "--api", api or self.api, "--home", self.home, "--config", self.config],
+        environment = {**os.environ, "MOTLEY_JOIN": self.token}
+        return subprocess.Popen([of_protocol(self.motley, "motley-agent", protocol), "--api", api or self.api, "--home", self.home, "--config", self.config],
                                 env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def is_refused(self, protocol):
