@@ -43,3 +43,12 @@ int api_prepare(const struct api_config *config, const char *admin_token_file, s
     buf_fini(&text);
     return rc;
 }
+
+json_t *api_pending(const struct api_config *config)
+{
+    struct err err = {0};
+    json_t *answer = NULL;
+    if (store_pending(config->postgres, config->start_seconds * 1000, &answer, &err) < 0)
+        answer = json_pack("{s:s}", "why", err.text);
+    return answer;
+}

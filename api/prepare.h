@@ -11,4 +11,8 @@
  * scopes of people. A second call changes nothing. Blocking. */
 int api_prepare(const struct api_config *config, const char *admin_token_file, struct err *err);
 
+/* Answers what bringing the schema up to date would do (store_pending), new; {"why": text} where that cannot
+ * be known or done. NULL without memory. Changes nothing; blocking. */
+json_t *api_pending(const struct api_config *config);
+
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/document.h"
 #include "common/file.h"
 #include "common/process.h"
@@ -17,7 +18,7 @@
 #include "local/manifest.h"
 #include "local/postgres.h"
 
-enum { API_SECONDS = 3 * 86400, POSTGRES_END_MS = 60000, DOCUMENT_BYTES = 64 << 20 };
+enum { API_SECONDS = 3 * 86400, POSTGRES_END_MS = 60000, DOCUMENT_BYTES = 64 << 20, RECORD_BYTES = 8192 };
 
 /* What of a home is kept, beside its database and its files. */
 static const struct {
@@ -212,6 +213,37 @@ static int backup_fill(struct work *w, struct err *err)
     return given->config ? with_copy(given->folder, given->config, err) : 0;
 }
 
+/* Remembers in the home that this backup was finished. */
+static int backup_remember(const struct work *w, struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    if (file_path(path, sizeof(path), err, "%s/run/backup.json", w->home) < 0)
+        return -1;
+    json_t *record =
+        json_pack("{s:I, s:s}", "made_us", (json_int_t)clock_wall_us(), "folder", w->given->folder);
+    const int status = document_save(path, record, false, 0644, err);
+    json_decref(record);
+    return status;
+}
+
+int local_backup_last(const char *home, int64_t *made_us, char folder[LOCAL_HOME_BYTES], struct err *err)
+{
+    char path[LOCAL_HOME_BYTES];
+    *made_us = 0;
+    if (file_path(path, sizeof(path), err, "%s/run/backup.json", home) < 0)
+        return -1;
+    if (!file_exists(path))
+        return 0;
+    json_t *record = document_load(path, RECORD_BYTES, err);
+    if (!record)
+        return -1;
+    const char *where = json_string_value(json_object_get(record, "folder"));
+    *made_us = json_integer_value(json_object_get(record, "made_us"));
+    snprintf(folder, LOCAL_HOME_BYTES, "%s", where ? where : "");
+    json_decref(record);
+    return 0;
+}
+
 json_t *local_backup(const struct local_backup *backup, struct err *err)
 {
     struct work w = {.given = backup, .lock = -1};
@@ -239,6 +271,8 @@ json_t *local_backup(const struct local_backup *backup, struct err *err)
         status = list ? manifest_write(backup->folder, list, err)
                       : err_set(err, ERR_NOMEM, "no memory for a list");
     }
+    if (answer && status == 0 && !backup->config)
+        status = backup_remember(&w, err);
     umask(mask);
     if (answer && status == 0)
         return answer;

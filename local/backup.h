@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "common/err.h"
 #include "local/local.h"
@@ -28,9 +29,13 @@ struct local_backup {
 };
 
 /* Makes the backup in a folder that is missing or empty. A home that is not up is kept down meanwhile, and
- * its PostgreSQL runs alone. Returns what backup.json says, new; NULL with an error: ERR_CONFLICT (the folder
- * is not empty), ERR_BUSY (the home is going up). */
+ * its PostgreSQL runs alone. HOME/run/backup.json then says when and where. Returns what backup.json says,
+ * new; NULL with an error: ERR_CONFLICT (the folder is not empty), ERR_BUSY (the home is going up). */
 json_t *local_backup(const struct local_backup *backup, struct err *err);
+
+/* Writes when the home's last finished backup was made, as HOME/run/backup.json says, in microseconds since
+ * 1970, and its folder; *made_us 0: none is known. Returns 0, or -1 when the file cannot be read. */
+int local_backup_last(const char *home, int64_t *made_us, char folder[LOCAL_HOME_BYTES], struct err *err);
 
 /* Checks the sums of all files, then makes the home, which must be missing or empty, or with 'config' fills
  * that server's database and folder of files, which must be empty. Nothing is started. Returns what

@@ -108,6 +108,38 @@ out:
     return rc;
 }
 
+static const struct pg_statement database_size = {"migrate_size",
+                                                  "SELECT pg_database_size(current_database())", PG_READ};
+
+int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct err *err)
+{
+    struct pg_result *ledger = NULL, *size = NULL;
+    size_t next = 0;
+    struct pg_conn *conn = pg_connect_patiently(conninfo, 5000, wait_ms, err);
+    if (!conn)
+        return -1;
+    json_t *pending = json_array();
+    int rc = pg_exec(conn, &list_applied, NULL, &ledger, err) < 0 ||
+                     pg_exec(conn, &database_size, NULL, &size, err) < 0 ||
+                     check_applied(ledger, &next, err) < 0
+                 ? -1
+                 : 0;
+    for (size_t i = next; rc == 0 && i < store_migration_count; i++)
+        rc = json_array_append_new(pending, json_string(store_migrations[i].name));
+    if (rc == 0)
+        *out =
+            json_pack("{s:i, s:i, s:O, s:I}", "schema", next > 0 ? (int)store_migrations[next - 1].number : 0,
+                      "needs", (int)store_schema_version(), "pending", pending, "database_bytes",
+                      (json_int_t)pg_i64(size, 0, 0));
+    if (rc == 0 && !*out)
+        rc = err_set(err, ERR_NOMEM, "no memory for a list of migrations");
+    json_decref(pending);
+    pg_result_free(ledger);
+    pg_result_free(size);
+    pg_disconnect(conn);
+    return rc;
+}
+
 static const struct pg_statement bootstrap = {"bootstrap_token",
                                               "WITH made AS (INSERT INTO users (name) VALUES ($1) ON "
                                               "CONFLICT (name) DO UPDATE SET name = excluded.name "

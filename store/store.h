@@ -84,6 +84,11 @@ int store_listen(struct store *store, const char *channel, store_notify_fn *noti
  * than the program). There is no way back to an older schema. */
 int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, struct err *err);
 
+/* Answers what store_migrate would do, and changes nothing: *out is new, {"schema": the database's version,
+ * "needs": this program's, "pending": [names of migrations], "database_bytes"}. The errors are those of
+ * store_migrate. */
+int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct err *err);
+
 enum { STORE_INCARNATION_SIZE = 26 };
 struct store_restored {
     char incarnation[STORE_INCARNATION_SIZE]; /* the new incarnation */

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import struct
@@ -268,6 +269,27 @@ def slowly_linked(devices):
     names = [f"n{i}" for i in range(len(devices))]
     return {"agents": [{"name": name, "devices": [{"kind": "cpu", "threads": 1, **device}]} for name, device in zip(names, devices)],
             "links": [{"between": [a, b], "rate": "200Mbit/s", "latency": "1ms"} for i, b in enumerate(names) for a in names[:i]]}
+
+
+def of_protocol(motley, program, protocol):
+    """A copy of a program that is of the release with this protocol (common/release.c), beside the other programs."""
+    folder = motley.path(f"protocol-{protocol}")
+    copy = os.path.join(folder, program)
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+        beside = os.path.dirname(motley.program(program))
+        for name in os.listdir(beside):
+            if name.startswith("motley"):
+                os.symlink(os.path.join(beside, name), os.path.join(folder, name))
+    if os.path.islink(copy):
+        with open(copy, "rb") as handle:
+            parts = re.split(rb"motley-protocol=\d{4}\0", handle.read())
+        expect(len(parts) == 2, f"{program} says its protocol {len(parts) - 1} times")
+        os.unlink(copy)
+        with open(copy, "xb") as handle:
+            handle.write(parts[0] + b"motley-protocol=%04d\0" % protocol + parts[1])
+        os.chmod(copy, 0o755)
+    return copy
 
 
 def pids(motley, role):

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
-from motley import SLOW, SOURCE, Motley, expect, llama_spec, main, poll, two_unlike
+from motley import SLOW, SOURCE, Motley, expect, llama_spec, main, of_protocol, poll, two_unlike
 
 REFUSED = re.compile(r"is of release \S+ \(protocol \d+\) and this program of release \S+ \(protocol \d+\)")
 
@@ -20,27 +20,6 @@ REFUSED = re.compile(r"is of release \S+ \(protocol \d+\) and this program of re
 def protocol_of(motley):
     said = subprocess.run([motley.program("motley"), "--version"], capture_output=True, text=True, check=True).stdout
     return int(re.fullmatch(r"motley \d+\.\d+\.\d+ \(protocol (\d+)\)\n", said).group(1))
-
-
-def of_protocol(motley, program, protocol):
-    """A copy of a program that is of the release with this protocol (common/release.c), beside the other programs."""
-    folder = motley.path(f"protocol-{protocol}")
-    copy = os.path.join(folder, program)
-    if not os.path.isdir(folder):
-        os.mkdir(folder)
-        beside = os.path.dirname(motley.program(program))
-        for name in os.listdir(beside):
-            if name.startswith("motley"):
-                os.symlink(os.path.join(beside, name), os.path.join(folder, name))
-    if os.path.islink(copy):
-        with open(copy, "rb") as handle:
-            parts = re.split(rb"motley-protocol=\d{4}\0", handle.read())
-        expect(len(parts) == 2, f"{program} says its protocol {len(parts) - 1} times")
-        os.unlink(copy)
-        with open(copy, "xb") as handle:
-            handle.write(parts[0] + b"motley-protocol=%04d\0" % protocol + parts[1])
-        os.chmod(copy, 0o755)
-    return copy
 
 
 def asked(motley, value):
