@@ -276,8 +276,8 @@ void pass_begin_asides(struct scheduler_pass *pass)
         if (until_us > pass->view->now_us) {
             pass_check_at(pass, until_us);
         } else {
-            json_object_del(pass->scheduler->asides, unit);
             json_object_del(pass->scheduler->blamed, unit);
+            json_object_del(pass->scheduler->asides, unit); /* frees `unit` */
             pass->scheduler->health.changed = true;
         }
     }
