@@ -17,7 +17,18 @@ struct fetched_part {
     float *values;
 };
 
+/* Small pieces are fetched in blocks of their files: an adapter has some thousand pieces of a few KiB, and a
+ * request for each would take seconds. */
+enum { BLOCK_BYTES = 1 << 20, BLOCKS = 4 };
+
+struct fetched_block {
+    const char *file; /* of a piece; NULL: the entry is empty */
+    uint64_t begin, end, used;
+    uint8_t *bytes; /* [end - begin], not verified */
+};
+
 struct piece_reader {
+    struct fetched_block blocks[BLOCKS];
     piece_fetch_fn *fetch;
     void *arg;
     struct stored_piece *pieces; /* [count]; ordered by piece_reader_ready */
@@ -51,6 +62,8 @@ void piece_reader_destroy(struct piece_reader *reader)
         free(reader->pieces[p].sums);
     for (uint32_t p = 0; p < reader->part_count; p++)
         free(reader->parts[p].values);
+    for (uint32_t b = 0; b < BLOCKS; b++)
+        free(reader->blocks[b].bytes);
     free(reader->pieces);
     free(reader->parts);
     free(reader);
@@ -185,6 +198,54 @@ const struct stored_piece *piece_reader_find(const struct piece_reader *reader, 
 
 /* --- values --- */
 
+/* Narrows [*begin, *end) to what pieces of this file hold. */
+static void narrow(const struct piece_reader *reader, const char *file, uint64_t *begin, uint64_t *end)
+{
+    uint64_t first = UINT64_MAX, last = 0;
+    for (size_t p = 0; p < reader->count; p++) {
+        const struct stored_piece *piece = &reader->pieces[p];
+        const uint64_t to = piece->offset + piece->area.count * sizeof(float);
+        if (piece->offset >= *end || to <= *begin || strcmp(piece->file, file) != 0)
+            continue;
+        first = piece->offset < first ? piece->offset : first;
+        last = to > last ? to : last;
+    }
+    *begin = first > *begin ? first : *begin;
+    *end = last < *end ? last : *end;
+}
+
+/* Copies bytes of a piece's file from the block that has them, which is fetched if it is not in memory. */
+static int bytes_get(struct piece_reader *reader, const struct stored_piece *piece, uint64_t offset,
+                     size_t size, void *dst, struct err *err)
+{
+    struct fetched_block *block = &reader->blocks[0];
+    uint64_t begin = offset / BLOCK_BYTES * BLOCK_BYTES, end = begin + BLOCK_BYTES;
+    if (offset + size > end)
+        return reader->fetch(reader->arg, piece->file, offset, size, dst, err);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        struct fetched_block *other = &reader->blocks[b];
+        if (other->file && offset >= other->begin && offset + size <= other->end &&
+            strcmp(other->file, piece->file) == 0) {
+            other->used = ++reader->uses;
+            memcpy(dst, other->bytes + (offset - other->begin), size);
+            return 0;
+        }
+        if (other->used < block->used)
+            block = other;
+    }
+    narrow(reader, piece->file, &begin, &end);
+    block->file = NULL;
+    uint8_t *bytes = realloc(block->bytes, end - begin);
+    if (!bytes)
+        return err_set(err, ERR_NOMEM, "no memory for %s", piece->tensor);
+    block->bytes = bytes;
+    if (reader->fetch(reader->arg, piece->file, begin, end - begin, bytes, err) < 0)
+        return -1;
+    *block = (struct fetched_block){piece->file, begin, end, ++reader->uses, bytes};
+    memcpy(dst, bytes + (offset - begin), size);
+    return 0;
+}
+
 /* Returns the part's values. If they are not in memory they are fetched, in place of the part that was not
  * used for longest. */
 static int part_get(struct piece_reader *reader, const struct stored_piece *piece, uint32_t number,
@@ -209,8 +270,8 @@ static int part_get(struct piece_reader *reader, const struct stored_piece *piec
     if (!room)
         return err_set(err, ERR_NOMEM, "no memory for %s", piece->tensor);
     part->values = room;
-    if (reader->fetch(reader->arg, piece->file, piece->offset + first * sizeof(*room), count * sizeof(*room),
-                      room, err) < 0 ||
+    if (bytes_get(reader, piece, piece->offset + first * sizeof(*room), count * sizeof(*room), room, err) <
+            0 ||
         digest_sha256(room, count * sizeof(*room), sum, err) < 0)
         return err_wrap(err, "%s%s in %s", piece->tensor, piece_suffix(piece->state), piece->file);
     if (memcmp(sum, piece->sums[number], sizeof(sum)) != 0)

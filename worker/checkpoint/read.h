@@ -1,7 +1,7 @@
 /* Reads a checkpoint's values by range from the files that hold them.
  *
- * Each range is verified by the checksums of the index, and memory holds only a few fetched parts. Errors are
- * ERR_CORRUPT and name the tensor, the values and the file.
+ * Each range is verified by the checksums of the index, and memory holds only a few fetched parts, and blocks
+ * of small ones. Errors are ERR_CORRUPT and name the tensor, the values and the file.
  */
 #ifndef MOTLEY_WORKER_CHECKPOINT_READ_H
 #define MOTLEY_WORKER_CHECKPOINT_READ_H
