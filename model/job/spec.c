@@ -434,6 +434,10 @@ static const struct doc_field placement_fields[] = {
         "When `kind` does not fit the devices that are there: wait for others, or be placed as any kind"),
     DOC_CHOICE("move", spec_placement_part, move, JR_OPTIONAL, SPEC_MOVE_AUTO, move_names,
                "Whether the running job moves to another plan when that pays"),
+    DOC_NUM(
+        "trials", spec_placement_part, trials, JR_OPTIONAL, SPEC_TRIALS, 0, SPEC_TRIALS_MAX,
+        "how many other plans, no slower by their forecasts as far as these can tell, the first steps are "
+        "run on in turn; the one that was fastest is kept"),
     DOC_TEXT(
         "planner", spec_placement_part, planner, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
         "a planner that the scheduler's configuration names, or `built-in`; for administrators (scope admin)",

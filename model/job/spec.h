@@ -112,6 +112,9 @@ enum spec_service { SPEC_SERVICE_URGENT, SPEC_SERVICE_NORMAL, SPEC_SERVICE_SCAVE
 /* What happens to a job whose placement.kind does not fit the available devices: it waits for others, or any
  * kind of plan is used. */
 enum spec_fallback { SPEC_FALLBACK_WAIT, SPEC_FALLBACK_ANY };
+/* placement.trials: its default and its limit. */
+enum { SPEC_TRIALS = 2, SPEC_TRIALS_MAX = 3 };
+
 /* Whether a running job moves to another plan when that pays. */
 enum spec_move { SPEC_MOVE_AUTO, SPEC_MOVE_NEVER };
 /* The quantity that a placement minimises: seconds per step, price per token, or energy per token. */
@@ -177,6 +180,7 @@ struct spec_placement_part {
     enum spec_objective objective;
     enum spec_fallback fallback;
     enum spec_move move;
+    uint32_t trials; /* how many further plans the first steps may run on; 0: none */
     /* NULL, a plan is searched for; else the plan to run, an object as `motley get` writes it, whose content
      * is checked against model and devices when it is used. Clients may have the name of its file instead */
     json_t *plan;

@@ -220,6 +220,8 @@ void plan_answer_destroy(struct plan_answer *answer)
         free(answer->warnings[i]);
     free(answer->warnings);
     plan_destroy(answer->plan);
+    for (uint32_t i = 0; i < answer->rival_count; i++)
+        plan_destroy(answer->rivals[i].plan);
     plan_insight_destroy(answer->insight);
     free(answer->words);
     free(answer->from_words);

@@ -23,9 +23,10 @@ struct plan_options {
      * than it, if it can be kept: same model and batch, its devices present and large enough, the
      * placement allowed. answer->from_words says what became of it. */
     const struct plan *from;
-    bool brief;   /* leave out alternatives and left-out devices */
-    bool advise;  /* where nothing fits, say what would (would_fit.h) */
-    bool gains;   /* fill answer->gains (would_gain.h) */
+    bool brief;      /* leave out alternatives and left-out devices */
+    bool advise;     /* where nothing fits, say what would (would_fit.h) */
+    bool gains;      /* fill answer->gains (would_gain.h) */
+    uint32_t rivals; /* how many answer->rivals to fill at most (rivals.h) */
     bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
     uint64_t insight_evaluations; /* budget of all searches for `insight`, in evaluations; 0: the default */
 };
@@ -56,6 +57,17 @@ struct plan_left_out {
     char *why;          /* why the plan leaves the device out: "slower with it", "excluded", "not asked
                            for", "too small", … */
     double step_s_with; /* seconds of a step of the best plan with the device; 0: unknown */
+};
+
+/* Trial steps of a job take at most this share of its predicted time, and a move takes no less than these
+ * seconds: measured, a worker of a tiny model is ready 0.6 s after it was asked for. */
+#define ANSWER_TRIAL_SHARE 0.02
+#define ANSWER_TRIAL_MOVE_S 0.5
+#define ANSWER_RIVALS_MAX 3u
+
+struct plan_rival {    /* the best plan of another placement, which may be as fast as the answer's */
+    struct plan *plan; /* with its programs, sealed; owned */
+    double step_s;     /* predicted seconds of a step */
 };
 
 #define ANSWER_GAINS_MAX 2u
@@ -96,6 +108,8 @@ struct plan_answer {
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the
                                        plan is unknown */
     double kwh_per_million_tokens;  /* 0: the power of a device in the plan is unknown */
+    uint32_t rival_count;
+    struct plan_rival rivals[ANSWER_RIVALS_MAX]; /* fastest first */
     uint32_t gain_count;
     struct plan_gain gains[ANSWER_GAINS_MAX]; /* most tokens per second first */
     struct plan_insight *insight;             /* NULL: not asked for, or nothing fits */

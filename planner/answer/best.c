@@ -10,6 +10,7 @@
 #include "planner/answer/alternatives.h"
 #include "planner/answer/doubts.h"
 #include "planner/answer/provenance.h"
+#include "planner/answer/rivals.h"
 #include "planner/answer/verdict.h"
 #include "planner/candidate/from_plan.h"
 #include "planner/candidate/objective.h"
@@ -190,6 +191,8 @@ static int answer_fill(struct plan_request *q)
         if (better < 0)
             return -1;
         if (alternatives_fill(p, &q->found, a, q->err) < 0 || problem_doubts(p, a, q->err) < 0)
+            return -1;
+        if (!q->options->from && rivals_fill(p, &q->found, q->options->rivals, a, q->err) < 0)
             return -1;
     }
     return answer_words(p, q->found.shortage, a, q->err);

@@ -62,6 +62,7 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
     brief.evaluations = (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT) / SHORT_SHARE + 1;
     brief.brief = true;
     brief.programs = brief.insight = false;
+    brief.rivals = 0;
     if (plan_best(&in, cluster, &brief, &answer, &why) < 0)
         return why.code == ERR_UNSUPPORTED ? 0 : err_set(err, why.code, "%s", why.text);
     trial->possible = true;

@@ -52,6 +52,9 @@ struct placer_request {
      * {"placement","devices","micro_batch_rows"}; `new` null when no other plan was found) and `speeds`:
      * {device: measured speed as in struct placer_device} of the plan's devices. */
     const struct placer_move *move;
+    /* NULL, or a plan (plan_to_json) that the answer has where it can run on the devices, in the place of a
+     * search; answer->answer then has "repeats": its digest. */
+    const json_t *pinned;
     /* The external planners that may be asked, borrowed until the answer, and a file descriptor: when it
      * becomes readable, the wait for an external planner ends. NULL and 0 when there are none. */
     const struct planners *planners;
@@ -70,6 +73,9 @@ struct placer_answer {
     json_t *plan, *answer;
     /* the simulated step, as a text of trace_pack; NULL: there is none, or it is too long; owned */
     json_t *timeline;
+    /* [{"digest","placement","devices","step_s","plan"}]: plans of other placements that may be as fast, the
+     * fastest first, as many as placement.trials asks for; NULL: none; owned */
+    json_t *rivals;
     size_t rank_count;
     struct placer_rank *ranks; /* owned */
 };

@@ -121,6 +121,42 @@ static json_t *timeline_of(const struct plan *plan, const struct workload *workl
     return timeline;
 }
 
+/* Returns a summary of a plan, with enough of it to tell two plans apart. */
+static json_t *summary_json(const struct plan *plan)
+{
+    json_t *devices = json_array();
+    for (uint32_t r = 0; plan && r < plan->rank_count; r++)
+        json_array_append_new(devices, json_string(plan->ranks[r].device));
+    json_t *json = plan ? json_pack("{s:s, s:O, s:I}", "placement", plan_placement_name(plan->placement),
+                                    "devices", devices, "micro_batch_rows", (json_int_t)plan->rows_bound)
+                        : json_null();
+    json_decref(devices);
+    return json;
+}
+
+/* Appends the plans that may be as fast as the answer's. A plan that could not be sent is left out. */
+static int take_rivals(const struct plan_answer *found, struct placer_answer *answer, struct err *err)
+{
+    answer->rivals = json_array();
+    for (uint32_t i = 0; i < found->rival_count; i++) {
+        struct err why;
+        const struct plan *plan = found->rivals[i].plan;
+        json_t *document = plan_to_json(plan, err), *rival = document ? summary_json(plan) : NULL;
+        const bool whole = rival && json_object_set_new(rival, "digest", json_string(plan->digest)) == 0 &&
+                           json_object_set_new(rival, "step_s", json_real(found->rivals[i].step_s)) == 0 &&
+                           json_object_set(rival, "plan", document) == 0;
+        const bool fits = whole && placer_plan_check(plan, document, &slice_limits, &why) == 0;
+        json_decref(document);
+        if (fits ? json_array_append_new(answer->rivals, rival) < 0 : !whole) {
+            json_decref(fits ? NULL : rival);
+            return err_set(err, ERR_NOMEM, "no memory for %u plans", found->rival_count);
+        }
+        if (!fits)
+            json_decref(rival);
+    }
+    return 0;
+}
+
 static int take_answer(struct plan_answer *found, const struct workload *workload,
                        const struct cluster *cluster, json_t *told, struct placer_answer *answer,
                        struct err *err)
@@ -138,6 +174,8 @@ static int take_answer(struct plan_answer *found, const struct workload *workloa
     if (!answer->plan || placer_plan_check(found->plan, answer->plan, &slice_limits, err) < 0)
         return -1;
     answer->timeline = timeline_of(found->plan, workload, cluster);
+    if (!told && take_rivals(found, answer, err) < 0)
+        return -1;
     return take_ranks(found->plan, answer, err);
 }
 
@@ -176,19 +214,6 @@ static json_t *speeds_json(const struct placer_request *request, const double *s
     for (size_t i = 0; i < request->device_count; i++)
         if (speeds[i] != request->devices[i].speed)
             json_object_set_new(json, request->devices[i].device->name, json_real(speeds[i]));
-    return json;
-}
-
-/* Returns a summary of a plan, with enough of it to tell two plans apart. */
-static json_t *summary_json(const struct plan *plan)
-{
-    json_t *devices = json_array();
-    for (uint32_t r = 0; plan && r < plan->rank_count; r++)
-        json_array_append_new(devices, json_string(plan->ranks[r].device));
-    json_t *json = plan ? json_pack("{s:s, s:O, s:I}", "placement", plan_placement_name(plan->placement),
-                                    "devices", devices, "micro_batch_rows", (json_int_t)plan->rows_bound)
-                        : json_null();
-    json_decref(devices);
     return json;
 }
 
@@ -254,15 +279,66 @@ static int ask_external(const struct placer_request *request, const char *name,
     return rc;
 }
 
+/* Answers with a given plan. Returns 0, or -1 with the errors of plug_repeat. */
+static int repeat(const json_t *plan, const struct workload *workload, const struct cluster *cluster,
+                  struct placer_answer *answer, struct err *err)
+{
+    struct plan_answer *found = NULL;
+    int rc = plug_repeat(plan, workload, cluster, &found, err);
+    if (rc == 0)
+        rc = take_answer(found, workload, cluster, NULL, answer, err);
+    plan_answer_destroy(found);
+    return rc;
+}
+
+/* Answers with the request's pinned plan. Returns 1 with *answer, 0 where it cannot run on these devices, -1
+ * without memory. */
+static int repeat_pinned(const struct placer_request *request, const struct workload *workload,
+                         const struct cluster *cluster, struct placer_answer *answer, struct err *err)
+{
+    struct err why;
+    if (repeat(request->pinned, workload, cluster, answer, &why) < 0) {
+        placer_answer_fini(answer);
+        return why.code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", why.text) : 0;
+    }
+    if (json_object_set(answer->answer, "repeats", json_object_get(request->pinned, "digest")) < 0)
+        return err_set(err, ERR_NOMEM, "no memory for an answer");
+    return 1;
+}
+
+/* Searches for a plan, and asks the external planner if there is one. */
+static int search(const struct placer_request *request, const struct job_spec *spec,
+                  struct workload *workload, const struct cluster *cluster, struct placer_answer *answer,
+                  struct err *err)
+{
+    const struct plan_options options = {
+        .programs = true,
+        .runnable_only = true,
+        .rivals = spec->placement.move == SPEC_MOVE_AUTO ? spec->placement.trials : 0};
+    struct plan_answer *found = NULL;
+    json_t *told = NULL;
+    const uint64_t begin_ns = clock_mono_ns();
+    if (plan_search(workload, cluster, &options, &found, err) < 0) {
+        if (err->code == ERR_NOFIT) /* no device can be priced, which is not the job's fault: it waits */
+            err->code = ERR_BUSY;
+        return -1;
+    }
+    found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
+    int rc = ask_external(request, spec->placement.planner, workload, cluster, found, &told, err);
+    if (rc == 0)
+        rc = take_answer(found, workload, cluster, told, answer, err);
+    json_decref(told);
+    plan_answer_destroy(found);
+    return rc;
+}
+
 static int plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     struct job_spec spec = {0};
     struct model_config *config = calloc(1, sizeof(*config));
     struct workload workload = {0};
     struct cluster *cluster = NULL;
-    struct plan_answer *found = NULL;
     double *speeds = calloc(request->device_count + 1, sizeof(*speeds));
-    json_t *told = NULL;
     int rc = -1;
 
     *answer = (struct placer_answer){0};
@@ -284,27 +360,18 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     cluster = build_cluster(request, speeds, err);
     if (!cluster)
         goto out;
-    const struct plan_options options = {.programs = true, .runnable_only = true};
-    uint64_t begin_ns = clock_mono_ns();
-    if (spec.placement.plan) {
-        rc = plug_repeat(spec.placement.plan, &workload, cluster, &found, err);
-        rc = rc == 0 ? take_answer(found, &workload, cluster, NULL, answer, err) : rc;
-        goto out;
-    }
-    if (plan_search(&workload, cluster, &options, &found, err) < 0) {
-        if (err->code == ERR_NOFIT) /* no device can be priced, which is not the job's fault: it waits */
-            err->code = ERR_BUSY;
-        goto out;
-    }
-    found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
-    if (ask_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0)
-        goto out;
-    rc = take_answer(found, &workload, cluster, told, answer, err);
+    int pinned = 0;
+    if (spec.placement.plan)
+        rc = repeat(spec.placement.plan, &workload, cluster, answer, err);
+    else if (request->pinned)
+        pinned = repeat_pinned(request, &workload, cluster, answer, err);
+    if (!spec.placement.plan && pinned == 0)
+        rc = search(request, &spec, &workload, cluster, answer, err);
+    else if (pinned > 0)
+        rc = 0;
 out:
     if (rc < 0)
         placer_answer_fini(answer);
-    json_decref(told);
-    plan_answer_destroy(found);
     cluster_destroy(cluster);
     workload_fini(&workload);
     spec_fini(&spec);

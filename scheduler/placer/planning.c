@@ -157,7 +157,7 @@ static struct question *question_copy(const struct placer_request *from, const s
     if (!question)
         return NULL;
     question->key = *key;
-    question->owned = calloc(from->device_count * 5 + from->link_count + 5, sizeof(json_t *));
+    question->owned = calloc(from->device_count * 5 + from->link_count + 6, sizeof(json_t *));
     question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
     question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
     question->links = calloc(from->link_count + 1, sizeof(json_t *));
@@ -170,12 +170,14 @@ static struct question *question_copy(const struct placer_request *from, const s
         question->request.spec = own(question, from->spec);
         question->request.inputs = own(question, from->inputs);
         question->request.model = own(question, from->model);
+        question->request.pinned = own(question, from->pinned);
         question->request.train_sizes = from->train_sizes ? question->train : NULL;
         question->request.eval_sizes = from->eval_sizes ? question->eval : NULL;
         question->request.devices = question->devices;
         question->request.links = (const json_t *const *)question->links;
         whole = (question->request.spec || !from->spec) && (question->request.inputs || !from->inputs) &&
-                (question->request.model || !from->model) && copy_devices(question, from) == 0;
+                (question->request.model || !from->model) && (question->request.pinned || !from->pinned) &&
+                copy_devices(question, from) == 0;
     }
     if (whole && from->move) {
         question->move = *from->move;
@@ -254,8 +256,8 @@ static int key_of(const struct placer_request *request, struct question_key *key
     struct digest *digest = digest_create(err);
     struct buf text = {.limit = KEY_BYTES_MAX};
     int result = digest && buf_reserve(&text, 1, err) == 0 ? 0 : -1;
-    const json_t *const documents[] = {request->spec, request->inputs, request->model};
-    for (size_t i = 0; i < 3 && result == 0; i++) {
+    const json_t *const documents[] = {request->spec, request->inputs, request->model, request->pinned};
+    for (size_t i = 0; i < 4 && result == 0; i++) {
         result = add_document(digest, &text, documents[i], err);
         if (i == 0)
             key->class = hash_bytes(HASH_BEGIN, text.data, text.size);
@@ -387,6 +389,7 @@ static int answer_copy(struct placer_answer *to, const struct placer_answer *fro
     to->plan = json_incref(from->plan);
     to->answer = json_incref(from->answer);
     to->timeline = json_incref(from->timeline);
+    to->rivals = json_incref(from->rivals);
     to->rank_count = 0;
     to->ranks = calloc(from->rank_count + 1, sizeof(*to->ranks));
     while (to->ranks && to->rank_count < from->rank_count) {

@@ -284,6 +284,97 @@ static void what_a_run_measures_corrects_the_tables(void **state)
     ask_fini(&ask);
 }
 
+/* Makes the question of a job long enough for trials, which may try so many other plans. */
+static void ask_long(struct ask *ask, int trials)
+{
+    ask_make(ask, "auto", (uint64_t)400 << 20);
+    json_object_set_new(json_object_get(ask->spec, "train"), "steps", json_integer(10000000));
+    json_object_set_new(json_object_get(ask->spec, "placement"), "trials", json_integer(trials));
+}
+
+/* Plans of other placements come with the answer, as many as the job asks for, the fastest first. */
+static void rivals_come_with_the_plan_of_a_long_job(void **state)
+{
+    struct ask ask;
+    struct placer_answer answer;
+    struct err err;
+    size_t i, before;
+    json_t *rival;
+    (void)state;
+    for (int trials = 0; trials <= 2; trials++) {
+        ask_long(&ask, trials);
+        must(placer_planner.plan(&ask.request, &answer, &err), &err);
+        double last = json_number_value(json_object_get(answer.answer, "step_s"));
+        assert_int_equal(json_array_size(answer.rivals), trials);
+        const double best = last;
+        json_array_foreach (answer.rivals, i, rival) {
+            const double seconds = json_number_value(json_object_get(rival, "step_s"));
+            struct plan *plan = plan_from_json(json_object_get(rival, "plan"), &err);
+            must(plan ? 0 : -1, &err);
+            assert_true(seconds >= last && seconds <= 2 * best);
+            assert_string_equal(plan->digest, json_string_value(json_object_get(rival, "digest")));
+            assert_string_equal(plan_placement_name(plan->placement),
+                                json_string_value(json_object_get(rival, "placement")));
+            assert_string_not_equal(json_string_value(json_object_get(rival, "placement")),
+                                    json_string_value(json_object_get(answer.answer, "placement")));
+            for (before = 0; before < i; before++)
+                assert_false(json_equal(json_object_get(json_array_get(answer.rivals, before), "placement"),
+                                        json_object_get(rival, "placement")));
+            plan_destroy(plan);
+            last = seconds;
+        }
+        placer_answer_fini(&answer);
+        ask_fini(&ask);
+    }
+}
+
+static void a_short_job_and_one_that_never_moves_have_no_rivals(void **state)
+{
+    struct ask ask;
+    struct placer_answer answer;
+    struct err err;
+    (void)state;
+    ask_long(&ask, 2);
+    json_object_set_new(json_object_get(ask.spec, "train"), "steps", json_integer(3));
+    must(placer_planner.plan(&ask.request, &answer, &err), &err);
+    assert_int_equal(json_array_size(answer.rivals), 0);
+    placer_answer_fini(&answer);
+    ask_fini(&ask);
+    ask_long(&ask, 2);
+    json_object_set_new(json_object_get(ask.spec, "placement"), "move", json_string("never"));
+    must(placer_planner.plan(&ask.request, &answer, &err), &err);
+    assert_int_equal(json_array_size(answer.rivals), 0);
+    placer_answer_fini(&answer);
+    ask_fini(&ask);
+}
+
+/* A pinned plan is the answer where its devices are there; elsewhere the job is planned as if nothing were.
+ */
+static void a_pinned_plan_is_the_answer_where_it_can_run(void **state)
+{
+    struct ask ask;
+    struct placer_answer answer, again;
+    struct err err;
+    (void)state;
+    ask_long(&ask, 2);
+    must(placer_planner.plan(&ask.request, &answer, &err), &err);
+    const json_t *rival = json_array_get(answer.rivals, 0);
+    ask.request.pinned = json_object_get(rival, "plan");
+    must(placer_planner.plan(&ask.request, &again, &err), &err);
+    assert_true(again.fits);
+    assert_true(json_equal(json_object_get(again.answer, "placement"), json_object_get(rival, "placement")));
+    assert_true(json_equal(json_object_get(again.answer, "repeats"), json_object_get(rival, "digest")));
+    placer_answer_fini(&again);
+    ask.request.device_count = 1;
+    must(placer_planner.plan(&ask.request, &again, &err), &err);
+    assert_true(again.fits);
+    assert_int_equal(again.rank_count, 1);
+    assert_null(json_object_get(again.answer, "repeats"));
+    placer_answer_fini(&again);
+    placer_answer_fini(&answer);
+    ask_fini(&ask);
+}
+
 static void a_wrong_specification_is_the_jobs_fault(void **state)
 {
     struct ask ask;
@@ -308,6 +399,9 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_said_with_numbers),
         cmocka_unit_test(a_throttled_run_moves_when_the_rule_says_so),
         cmocka_unit_test(what_a_run_measures_corrects_the_tables),
+        cmocka_unit_test(rivals_come_with_the_plan_of_a_long_job),
+        cmocka_unit_test(a_short_job_and_one_that_never_moves_have_no_rivals),
+        cmocka_unit_test(a_pinned_plan_is_the_answer_where_it_can_run),
         cmocka_unit_test(a_wrong_specification_is_the_jobs_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
