@@ -168,6 +168,24 @@ static void print_method(const json_t *job)
                strcmp(asked, "auto") == 0 && *decided ? decided : asked);
 }
 
+/* Says which plans the job's first steps are tried on, or were. */
+static void print_trial(const json_t *trial)
+{
+    const json_t *plan;
+    size_t index;
+    if (!json_is_object(trial))
+        return;
+    print_line("trial", *show_str(trial, "words") ? show_str(trial, "words") : show_str(trial, "state"));
+    json_array_foreach (json_object_get(trial, "plans"), index, plan) {
+        char measured[32] = "not tried", predicted[32];
+        if (json_is_number(json_object_get(plan, "measured_s")))
+            units_seconds(measured, show_num(plan, "measured_s", 0));
+        printf("  plan %-5zu %s  %s a step, %s predicted%s\n", index + 1, show_str(plan, "placement"),
+               measured, units_seconds(predicted, show_num(plan, "predicted_s", 0)),
+               (double)index == show_num(trial, "chosen", -1) ? ", kept" : "");
+    }
+}
+
 static void print_job(const json_t *job)
 {
     const json_t *run = json_object_get(job, "run");
@@ -197,6 +215,7 @@ static void print_job(const json_t *job)
     print_line("ended", show_str(job, "ended"));
     if (json_is_object(run))
         printf("%-12s %.0f, attempt %.0f\n", "run", show_num(run, "id", 0), show_num(run, "attempt", 0));
+    print_trial(json_object_get(job, "trial"));
     json_array_foreach (json_object_get(run, "ranks"), index, rank)
         printf("  rank %-5.0f %s  %s  %s\n", show_num(rank, "rank", 0), show_str(rank, "device"),
                show_str(rank, "state"), show_str(rank, "why"));

@@ -17,9 +17,9 @@ static const struct pg_statement add_runs = {
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, timeline text, start_step bigint, "
             "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json, compute text") "), "
-    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, save_bytes) "
+    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, save_bytes, reported) "
     "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce(load_bytes, 0), coalesce((SELECT p.save_bytes FROM runs p "
-    "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0) FROM c RETURNING 1), "
+    "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0), (SELECT step FROM jobs WHERE id = c.job) FROM c RETURNING 1), "
     "fixed AS (UPDATE jobs j SET inputs = (j.inputs::jsonb || jsonb_build_object('compute', c.compute))::json FROM c "
     "  WHERE j.id = c.job AND c.compute IS NOT NULL AND j.inputs ->> 'compute' IS NULL RETURNING 1), "
     "x AS MATERIALIZED (SELECT c.run, c.job, x.* FROM c, json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, "
@@ -39,7 +39,8 @@ static const struct pg_statement lose_ranks = {
     " WHERE a.run = c.run AND a.rank = c.rank AND a.state IN " UNFINISHED,
     PG_WRITE};
 
-/* When a run ends, its unconfirmed messages are dropped and its unfinished ranks become lost. */
+/* When a run ends, its unconfirmed messages are dropped and its unfinished ranks become lost. The first of its
+ * steps fills caches and is no measure. */
 static const struct pg_statement move_runs = {
     "decide_runs",
     "WITH c AS MATERIALIZED (SELECT *, state NOT IN ('starting', 'running', 'stopping') AS final FROM "
@@ -49,7 +50,9 @@ static const struct pg_statement move_runs = {
     "  started_at = CASE WHEN c.state = 'running' THEN now() ELSE r.started_at END, "
     "  stopping_at = CASE WHEN c.state = 'stopping' THEN coalesce(r.stopping_at, now()) ELSE r.stopping_at END, "
     "  killed_at = CASE WHEN c.kill THEN now() ELSE r.killed_at END, "
-    "  ended_at = CASE WHEN c.final THEN now() END "
+    "  ended_at = CASE WHEN c.final THEN now() END, measured_s = CASE WHEN c.final THEN (SELECT percentile_cont(0.5) "
+    "    WITHIN GROUP (ORDER BY m.seconds) FROM (SELECT " STEP_SECONDS " AS seconds FROM metrics m WHERE m.job = r.job AND m.kind = 'step' "
+    "      AND m.step > r.reported ORDER BY m.step LIMIT 200) m HAVING count(*) >= 4) END "
     "  FROM c WHERE r.id = c.run AND r.state = c.before RETURNING 1), "
     "dropped AS (DELETE FROM outbox WHERE run IN (SELECT run FROM c WHERE final) RETURNING 1), "
     "lost AS (UPDATE assignments SET state = 'lost' WHERE run IN (SELECT run FROM c WHERE final) "
@@ -107,6 +110,18 @@ static const struct pg_statement drain_nodes = {
     "UPDATE devices d SET drained = true, drain_at = 'infinity', drain_why = coalesce(d.drain_why, "
     "  format('%s starts of %s people failed on %s within a day; the last: %s', bad.starts, bad.people, bad.node, bad.why)) "
     "FROM bad WHERE d.node = bad.node AND NOT d.drained",
+    PG_WRITE};
+
+/* A row without a document only says which plan the job's next run begins with: none. */
+static const struct pg_statement put_trials = {
+    "decide_trials",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("job bigint, open boolean, document json, plans json, plan text") "), "
+    "pinned AS (UPDATE jobs j SET inputs = (CASE WHEN c.plan IS NULL THEN j.inputs::jsonb - 'plan' "
+    "    ELSE j.inputs::jsonb || jsonb_build_object('plan', c.plan) END)::json FROM c "
+    "  WHERE j.id = c.job AND j.inputs ->> 'plan' IS DISTINCT FROM c.plan RETURNING 1) "
+    "INSERT INTO trials AS t (job, open, document, plans) SELECT job, open, document, coalesce(plans, '{}') FROM c WHERE document IS NOT NULL "
+    "ON CONFLICT (job) DO UPDATE SET open = excluded.open, document = excluded.document, plans = CASE WHEN excluded.open THEN t.plans "
+    "  ELSE (SELECT coalesce(json_object_agg(key, value), '{}') FROM json_each(t.plans) WHERE key = excluded.document ->> 'plan') END",
     PG_WRITE};
 
 static const struct pg_statement say_waits = {
@@ -256,6 +271,7 @@ static int decision_parts(const struct store_decision *decision, struct store_pa
         {&lose_ranks, decision->ranks_lost},
         {&ask_saves, decision->saves},
         {&move_jobs, decision->jobs},
+        {&put_trials, decision->trials},
         {&move_runs, decision->runs},
         {&drain_nodes, decision->ends},
         {&store_put_forecasts, decision->forecasts},
@@ -278,7 +294,7 @@ static int decision_parts(const struct store_decision *decision, struct store_pa
         {&make_elements, decision->elements},
         {&add_messages, decision->messages},
     };
-    _Static_assert(STORE_DECISION_ARRAYS == 23, "a new array of a decision needs a statement in `all`");
+    _Static_assert(STORE_DECISION_ARRAYS == 24, "a new array of a decision needs a statement in `all`");
     memcpy(parts, all, sizeof(all));
     return sizeof(all) / sizeof(all[0]);
 }

@@ -39,7 +39,7 @@ static const struct pg_statement get_job = {
     "  'array_of', j.array_of, 'index', j.array_index, 'array', CASE WHEN j.array_size > 0 THEN json_build_object('size', j.array_size, "
     "    'made', j.array_made, 'at_most', nullif(j.at_most, 0), 'states', (SELECT coalesce(json_object_agg(state, n), '{}') FROM "
     "    (SELECT state, count(*) AS n FROM jobs e WHERE e.array_of = j.id GROUP BY state) c)) END, "
-    "  'starts', motley_time(j.starts_at), 'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
+    "  'starts', motley_time(j.starts_at), 'trial', (SELECT document FROM trials t WHERE t.job = j.id), 'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
     "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'yields', CASE WHEN r.save_by IS NOT NULL THEN json_build_object('why', r.save_why, "
     "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'limit_at', motley_time(" RUN_LIMIT_AT("j", "r") "), 'step_s', " RUN_STEP_S ", 'ranks', " RANKS_JSON ", "
     "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "

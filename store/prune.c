@@ -49,6 +49,7 @@ static const struct pg_statement old_jobs = {
     "        ON n.node = h.node AND n.run = r.id WHERE f.job = r.job) "
     "      AND NOT EXISTS (SELECT 1 FROM traces t WHERE t.run = r.id) LIMIT $2), "
     "a AS (DELETE FROM assignments WHERE run IN (SELECT id FROM gone) RETURNING 1), "
+    "p AS (UPDATE trials SET plans = '{}' WHERE job IN (SELECT id FROM old) RETURNING 1), "
     "r AS (DELETE FROM runs WHERE id IN (SELECT id FROM gone) RETURNING 1) "
     "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM m), "
     "  (SELECT count(*) FROM r), (SELECT count(*) FROM a) / 64)::text, true), "

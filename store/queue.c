@@ -38,8 +38,8 @@ const struct pg_statement store_queue_changes = {
     PG_READ};
 static const struct pg_statement get_class = {
     "queue_class_get",
-    "SELECT json_build_object('spec', spec, 'inputs', inputs) FROM jobs WHERE plan_class = decode($1, 'hex') AND state = 'queued' "
-    "ORDER BY id LIMIT 1",
+    "SELECT json_build_object('spec', spec, 'inputs', inputs, 'plan', (SELECT t.plans -> (j.inputs ->> 'plan') FROM trials t "
+    "  WHERE t.job = j.id)) FROM jobs j WHERE plan_class = decode($1, 'hex') AND state = 'queued' ORDER BY id LIMIT 1",
     PG_READ};
 /* clang-format on */
 

@@ -101,6 +101,7 @@ struct store_sched_run { /* every active run */
     int64_t save_asked_us, save_by_us, save_for;
     uint32_t saves_missed; /* checkpoints that were not stored in time */
     uint32_t lost_before;  /* lost runs of the same job that began with the same checkpoint */
+    json_t *trial;         /* of a job whose trial goes on: trials.document; else NULL */
     uint32_t rank_count;
     struct store_sched_rank *ranks; /* [rank_count], in the order of ranks */
 };
@@ -157,8 +158,15 @@ struct store_sched_link {
 
 /* Answers what is needed to plan a running job again: {"spec","inputs","plan","steps": of the job, "step":
  * steps done, "started_s": seconds from the run's creation to its start, "moves": number of earlier runs of
- * the job that ended because it moved}. JSON null for an unknown run. */
+ * the job that ended because it moved, but for its trial's, "trial": trials.document or null}. JSON null for
+ * an unknown run. */
 int store_sched_run_get(struct store *store, int64_t run, store_doc_fn *done, void *arg, struct err *err);
+
+/* Answers what a run in a trial measured: {"repeats": digest of the plan that it was to run on, "started_s":
+ * as above, "gap_s": seconds from when the run before it was told to move to its start, or null, "lines":
+ * [[seconds, tokens]]: of its steps that nobody had reported before, without the first, at most 256}. JSON
+ * null for an unknown run. */
+int store_trial_get(struct store *store, int64_t run, store_doc_fn *done, void *arg, struct err *err);
 
 struct store_sched_lease { /* leases that have not ended, or whose charge is not yet closed */
     int64_t id;
@@ -215,6 +223,9 @@ struct store_view {
     int64_t now_us;
     /* the earliest time at which a waiting job may start; 0: no job waits for a time */
     int64_t next_due_us;
+    /* the spread (standard deviation) of the logarithms of measured by predicted seconds of a step, over the
+     * last 64 runs that ended; -1: fewer than 8 have been measured */
+    double forecast_spread;
     size_t job_count, run_count, node_count, device_count, request_count, link_count, measure_count,
         lease_count, dependent_count, array_count;
     struct store_sched_job *jobs;
@@ -342,6 +353,10 @@ struct store_decision {
     /* [{"job","before","state","stop_why"?,"why"?,"code"?,"ended_by"?,"behind"?,"delay_ms"?,"losses"?,"run"?}]:
      * jobs whose state changes. behind: a job that is queued again counts as waiting from now on */
     const json_t *jobs;
+    /* [{"job","open"?,"document"?,"plans"?: {digest: plan},"plan"?: digest}]: trials of jobs (pass_trial.c).
+     * plan: the plan with which the job's next run begins; absent: the best that is found then. plans: of a
+     * trial that begins */
+    const json_t *trials;
     const json_t *waits; /* [{"job","why"}]: reasons why queued jobs wait */
     /* [{"job","starts_us"|0,"code","subject"?,"from_us"?,"to_us"?}]: starts of queued jobs; from_us
      * and to_us are the range of the predicted start */

@@ -38,7 +38,8 @@ enum {
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
                "SELECT " MICROS("now()") ", (SELECT " MICROS("min(greatest(not_before, begin_at))") " FROM jobs "
-               "WHERE state = 'queued' AND greatest(not_before, begin_at) > now())",
+               "WHERE state = 'queued' AND greatest(not_before, begin_at) > now()), (SELECT coalesce(stddev_samp(ln(measured_s / step_s)), 0) "
+               "  FROM (SELECT measured_s, step_s FROM runs WHERE measured_s > 0 AND step_s > 0 ORDER BY id DESC LIMIT 64) m HAVING count(*) >= 8)",
                PG_READ},
     [Q_ACTIVE] = {"sched_active",
                   "SELECT " JOB_COLUMNS " FROM jobs j "
@@ -50,8 +51,8 @@ static const struct pg_statement statements[Q_COUNT] = {
                 "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
                 "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step), "
                 "coalesce(step_s, 0), save_bytes, " MICROS("saved_at") ", " MICROS("save_asked_at") ", " MICROS("save_by")
-                ", coalesce(save_for, 0), saves_missed, start_step, load_bytes "
-                "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
+                ", coalesce(save_for, 0), saves_missed, start_step, load_bytes, "
+                "(SELECT t.document FROM trials t WHERE t.job = r.job AND t.open) FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
@@ -276,6 +277,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->saves_missed = (uint32_t)pg_i64(runs, row, 19);
         run->start_step = pg_i64(runs, row, 20);
         run->load_bytes = (uint64_t)pg_i64(runs, row, 21);
+        run->trial = document_of(view, runs, row, 22);
         while (at < total && pg_i64(ranks, at, 0) < run->id)
             at++;
         int end = at;
@@ -481,6 +483,7 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
     if (view && count == Q_COUNT) {
         view->now_us = pg_i64(results[Q_NOW], 0, 0);
         view->next_due_us = pg_i64(results[Q_NOW], 0, 1);
+        view->forecast_spread = pg_is_null(results[Q_NOW], 0, 2) ? -1 : pg_f64(results[Q_NOW], 0, 2);
         read_jobs(view, results[Q_ACTIVE]);
         if (store_queue_forgotten(load.queue) != load.forgotten)
             view->incomplete = err_set(&err, ERR_CANCELLED, "the queue was forgotten meanwhile") < 0;
@@ -584,8 +587,21 @@ static const struct pg_statement get_run = {
     "SELECT json_build_object('spec', j.spec, 'inputs', j.inputs, 'plan', r.plan, 'steps', j.steps, 'step', "
     "j.step, "
     "'started_s', coalesce(extract(epoch FROM r.started_at - r.created_at), 0), 'moves', "
-    "(SELECT count(*) FROM runs m WHERE m.job = j.id AND m.stop_why = 'yield')) "
-    "FROM runs r JOIN jobs j ON j.id = r.job WHERE r.id = $1",
+    "(SELECT count(*) FROM runs m WHERE m.job = j.id AND m.stop_why = 'yield') - coalesce((t.document ->> "
+    "'moves')::integer, 0), 'trial', t.document) "
+    "FROM runs r JOIN jobs j ON j.id = r.job LEFT JOIN trials t ON t.job = j.id WHERE r.id = $1",
+    PG_READ};
+static const struct pg_statement get_trial = {
+    "trial_get",
+    "SELECT json_build_object('repeats', coalesce(r.answer ->> 'repeats', r.answer ->> 'digest'), "
+    "'started_s', "
+    "coalesce(extract(epoch FROM r.started_at - r.created_at), 0), 'gap_s', (SELECT extract(epoch FROM "
+    "r.started_at - p.stopping_at) FROM runs p WHERE p.job = r.job AND p.attempt = r.attempt - 1 AND "
+    "p.stop_why = 'yield'), 'lines', (SELECT coalesce(json_agg(json_build_array(m.seconds, m.tokens)), '[]') "
+    "FROM (SELECT " STEP_SECONDS " AS seconds, m.document -> 'tokens' AS tokens FROM metrics m WHERE m.job = "
+    "r.job AND m.kind = 'step' AND m.step > r.reported ORDER BY m.step LIMIT 256) m)) FROM runs r WHERE r.id "
+    "= "
+    "$1",
     PG_READ};
 static const struct pg_statement list_outbox = {
     "outbox_list",
@@ -630,6 +646,14 @@ int store_sched_run_get(struct store *store, int64_t run, store_doc_fn *done, vo
     pg_params_init(&params);
     pg_param_i64(&params, run);
     return store_one_doc(store, &get_run, &params, NULL, done, arg, err);
+}
+
+int store_trial_get(struct store *store, int64_t run, store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, run);
+    return store_one_doc(store, &get_trial, &params, NULL, done, arg, err);
 }
 
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)

@@ -140,6 +140,9 @@ void store_params_job(struct pg_params *params, int64_t id, const struct princip
 int store_job_update(struct store *store, const struct pg_statement *statement, int64_t id,
                      struct pg_params *params, store_doc_fn *done, void *arg, struct err *err);
 
+/* Seconds of a step by its metrics line m, where it has a number; null elsewhere. */
+#define STEP_SECONDS                                                                                         \
+    "CASE json_typeof(m.document -> 'seconds') WHEN 'number' THEN (m.document ->> 'seconds')::float8 END"
 /* Seconds per step of the run r: predicted, times how much longer than predicted its slowest rank computes.
  */
 #define RUN_STEP_S                                                                                           \

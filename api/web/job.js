@@ -127,7 +127,7 @@ function draw(frame, state) {
   return [headline(frame, state, job), state.gap && h('p', {class: 'notice'}, 'The stream skipped; what was missing has been read again. ', h('button', {type: 'button', class: 'quiet', onclick: () => {
     state.gap = false;
     frame.paint();
-  }}, 'Good')), curves(frame, state), h('div', {class: 'columns'}, devices(state), memory(state)), samples(state), h('div', {class: 'columns'}, attempts(state), downloads(state)), logBox(state)];
+  }}, 'Good')), curves(frame, state), h('div', {class: 'columns'}, devices(state), memory(state)), samples(state), trial(state), h('div', {class: 'columns'}, attempts(state), downloads(state)), logBox(state)];
 }
 
 function headline(frame, state, job) {
@@ -218,6 +218,16 @@ function samples(state) {
   if (list.length === 0) return null;
   return h('section', {class: 'card', 'aria-label': 'Samples'}, h('h2', null, 'Samples'), list[0].prompt && h('p', {class: 'dim'}, `Prompt: ${list[0].prompt}`),
     h('div', {class: 'samples', tabindex: 0, role: 'region', 'aria-label': 'Samples over steps'}, list.map((sample) => h('div', {key: sample.step}, h('h3', null, `after ${count(sample.step)} steps`), h('p', {class: 'said'}, sample.text ?? (sample.ids || []).join(' '))))));
+}
+
+// The plans that the first steps were run on, and what each took.
+function trial(state) {
+  const {trial} = state.job;
+  if (!trial) return null;
+  return h('section', {class: 'card', 'aria-label': 'Trial steps'}, h('h2', null, 'Trial steps'), h('p', {class: 'dim'}, trial.words ? sentence(trial.words) : 'The first steps run on these plans in turn; the fastest is kept.'),
+    table('Trial steps', ['Plan', 'Devices', '#Predicted', '#Measured', ''], trial.plans.map((plan, index) => h('tr', {key: index},
+      h('td', null, plan.placement), h('td', null, plan.devices.length > 2 ? h('span', {title: plan.devices.join(', ')}, `${plan.devices[0]} + ${plan.devices.length - 1}`) : plan.devices.join(', ')), h('td', {class: 'number'}, duration(plan.predicted_s)),
+      h('td', {class: 'number'}, plan.measured_s ? duration(plan.measured_s) : '–'), h('td', null, trial.chosen === index ? 'kept' : trial.state === 'trying' && trial.at === index ? 'runs' : '')))));
 }
 
 function attempts(state) {

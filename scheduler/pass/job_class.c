@@ -215,6 +215,22 @@ static int links_among(const struct store_view *view, const bool *mask, const js
     return rc;
 }
 
+/* Whether the plan's devices are all in the mask. */
+static bool has_devices(const struct store_view *view, const json_t *plan, const bool *mask)
+{
+    size_t i;
+    json_t *rank;
+    bool all = true;
+    json_array_foreach (json_object_get(plan, "ranks"), i, rank) {
+        const char *device = json_text_of(rank, "device");
+        bool has = false;
+        for (size_t d = 0; d < view->device_count && !has; d++)
+            has = mask[d] && strcmp(view->devices[d].name, device) == 0;
+        all = all && has;
+    }
+    return all;
+}
+
 int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, const bool *mask, bool now,
                    const struct placer_move *move, struct placer_answer *answer, struct err *err)
 {
@@ -252,6 +268,7 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
         .links = links,
         .link_count = link_count,
         .move = move,
+        .pinned = class->pinned && !move && has_devices(view, class->pinned, mask) ? class->pinned : NULL,
     };
     rc = planning_get(pass->scheduler->planning, &request, answer, err);
 out:
@@ -410,6 +427,21 @@ static enum policy_fit plan_best(struct scheduler_pass *pass, struct job_class *
     return plan_set(pass, class, &fewer, now, plan, answer);
 }
 
+/* Drops the rivals that have fewer or more devices than the job may take (most 0: any number). The list is
+ * shared with the planner's memory, so the answer gets one of its own. */
+static void keep_allowed(struct placer_answer *answer, size_t least, size_t most)
+{
+    json_t *kept = json_array(), *rival;
+    size_t i;
+    json_array_foreach (answer->rivals, i, rival) {
+        const size_t devices = json_array_size(json_object_get(rival, "devices"));
+        if (devices >= least && (most == 0 || devices <= most))
+            json_array_append(kept, rival);
+    }
+    json_decref(answer->rivals);
+    answer->rivals = kept;
+}
+
 int job_class_get(struct scheduler_pass *pass, struct job_class *class, const struct device_set *there,
                   const struct policy_plan *plan, struct placer_answer *answer)
 {
@@ -421,8 +453,10 @@ int job_class_get(struct scheduler_pass *pass, struct job_class *class, const st
             continue;
         const enum policy_fit fit =
             plan_best(pass, class, there, &question->among, question->most, &same, answer);
-        if (fit == FIT_YES && device_set_equal(&same.devices, &plan->devices))
+        if (fit == FIT_YES && device_set_equal(&same.devices, &plan->devices)) {
+            keep_allowed(answer, class->devices_least, question->most);
             return 1;
+        }
         if (fit == FIT_PENDING)
             return 0;
         /* An external planner may answer differently the second time. The next pass decides with the new

@@ -26,6 +26,7 @@ struct class_question {
 
 struct job_class {
     const json_t *asked, *inputs; /* the specification and inputs of one of its jobs; borrowed */
+    const json_t *pinned;         /* the plan on which its jobs run where they can, or NULL; borrowed */
     uint8_t digest[DIGEST_SIZE];
     enum class_state state;
     /* the planner's last reason for finding no plan */

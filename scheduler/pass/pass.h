@@ -36,7 +36,7 @@ struct scheduler_pass {
     uint64_t now_ns;
     json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
         *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
-        *sooner, *listing, *ends;
+        *sooner, *listing, *ends, *trials;
     uint64_t listing_hash;  /* of the list of the queue in `listing` */
     struct pass_list *list; /* the list of the queue that the pass makes (pass_list.h), or NULL; owned */
     json_t *left_out;       /* {unit: true}: units that this pass does not write (pass_write.c) */
@@ -206,6 +206,20 @@ void pass_note_move(struct scheduler_pass *pass, int64_t job, const json_t *deci
 bool pass_moves_to(const struct scheduler_pass *pass, int64_t job, struct device_set *to);
 /* Notes that the run of a job that may move has ended. */
 void pass_moves_on(struct scheduler_pass *pass, int64_t job);
+
+/* pass_trial.c runs a job's first steps on its best plans in turn. */
+/* Begins a trial with the job's first run, if there are plans that may be as fast. */
+void pass_begin_trial(struct scheduler_pass *pass, const struct pass_start *start);
+/* Looks at a run whose job's trial goes on (run->trial). Returns true when the run is to stop and the job is
+ * to go on with another plan; `text` says with which. */
+bool pass_try(struct scheduler_pass *pass, const struct store_sched_run *run,
+              const struct store_sched_job *job, char *text, size_t size);
+/* Ends the trial of a run that has ended for another reason. */
+struct run_verdict;
+void pass_end_trial(struct scheduler_pass *pass, const struct store_sched_run *run,
+                    const struct store_sched_job *job, const struct run_verdict *verdict);
+/* Lets the job's next run begin with whatever plan is best then. */
+void pass_unpin(struct scheduler_pass *pass, int64_t job);
 
 /* pass_place.c finds the free devices, has the policies decide about the queue, and carries out the
  * decision. */

@@ -195,6 +195,7 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
     json_decref(common);
     json_decref(ranks);
     pass_note_run(pass, run, (uint32_t)start->answer.rank_count);
+    pass_begin_trial(pass, start);
 }
 
 /* Adds to a starting job what was read together with its ids: {"spec","inputs","step","blobs","loss"}. */

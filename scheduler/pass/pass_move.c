@@ -297,8 +297,10 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     weighing->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
     weighing->steps = steps_of(run);
     *text = '\0';
-    if (moves)
+    if (moves) {
         pass_note_move(pass, run->job, decision);
+        pass_unpin(pass, run->job);
+    }
     if (pays || weighing->windows == 0 || weighing->windows >= REPLAN_WINDOWS) {
         settle(pass, run, weighing);
         say_verdict(pass, run, reason, pays && stays ? stays : "", decision, text, size);

@@ -226,6 +226,7 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
     case RUN_ACTION_FINISH:
         if (verdict->job_event == JOB_EVENT_REQUEUE)
             pass_moves_on(pass, run->job);
+        pass_end_trial(pass, run, job, verdict);
         write_gone(pass, run, facts);
         add_run(pass, run, verdict->run_event, verdict, false);
         add_job(pass, job, verdict->job_event, verdict);
@@ -263,7 +264,8 @@ void pass_runs(struct scheduler_pass *pass)
         struct run_verdict verdict;
         lifecycle_decide(run, job, &all, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
         if (verdict.action == RUN_ACTION_WAIT && job->state != JOB_STOPPING &&
-            pass_must_move(pass, run, verdict.text, sizeof(verdict.text))) {
+            (run->trial ? pass_try(pass, run, job, verdict.text, sizeof(verdict.text))
+                        : pass_must_move(pass, run, verdict.text, sizeof(verdict.text)))) {
             verdict.action = RUN_ACTION_STOP;
             verdict.why = STOP_YIELD;
             verdict.checkpoint = true;

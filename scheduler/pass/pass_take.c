@@ -175,6 +175,8 @@ static struct job_class *class_of(struct queue *queue, const struct store_sched_
     if (job_class_init(pass, json_object_get(fact.document, "spec"), json_object_get(fact.document, "inputs"),
                        digest, class) < 0)
         return NULL;
+    const json_t *plan = json_object_get(fact.document, "plan");
+    class->pinned = json_is_object(plan) ? plan : NULL;
     find_state(pass, class);
     *at = (uint32_t)++queue->class_count;
     return class;

@@ -50,6 +50,7 @@ static const struct decision_part {
     {AT(saves), .unit = UNIT_RUN, .key = "run"},
     {AT(jobs), .unit = UNIT_JOB, .key = "job"},
     {AT(runs), .unit = UNIT_RUN, .key = "run"},
+    {AT(trials), .unit = UNIT_JOB, .key = "job"},
     {AT(ends), .unit = UNIT_RUN, .key = "run", .record = true},
     {AT(waits), .unit = UNIT_JOB, .key = "job", .record = true, .always = true},
     {AT(places), .unit = UNIT_JOB, .key = "job", .record = true},

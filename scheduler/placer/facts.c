@@ -190,6 +190,8 @@ static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
         return store_dataset_get(facts->store, entry->key, got_dataset, entry, err);
     case FACT_RUN:
         return store_sched_run_get(facts->store, strtoll(entry->key, NULL, 10), got_document, entry, err);
+    case FACT_TRIAL:
+        return store_trial_get(facts->store, strtoll(entry->key, NULL, 10), got_document, entry, err);
     case FACT_CLASS:
         return store_queue_class_get(facts->store, entry->key, got_document, entry, err);
     default:

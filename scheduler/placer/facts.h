@@ -13,12 +13,13 @@
 struct facts;
 struct store;
 
-enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN, FACT_CLASS };
+enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN, FACT_CLASS, FACT_TRIAL };
 
 struct fact {
     /* FACT_MODEL: the model. FACT_DATASET: {"blob","stats"}. FACT_PROFILES: [{"device","document"}].
      * FACT_RUN: the answer of store_sched_run_get at the time its key "RUN/…" was first asked for.
-     * FACT_CLASS: {"spec","inputs"} of a queued job of the class, whose digest in hex is the key */
+     * FACT_CLASS: {"spec","inputs","plan": the one that inputs.plan names, or null} of a queued job of the
+     * class, whose digest in hex is the key. FACT_TRIAL: as FACT_RUN, of store_trial_get */
     const json_t *document;
     const uint8_t *sizes; /* FACT_DATASET: the row sizes as stored */
     size_t sizes_bytes;

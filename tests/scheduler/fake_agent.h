@@ -70,7 +70,7 @@ struct fake_agent {
     int64_t fault_at;     /* fault_at of new workers */
     const char *warnings; /* of `done`; then the last checkpoint turns out to be the best one */
     int64_t steps_max;    /* step at which workers stop to take steps; 0: none */
-    double compute_s;     /* seconds of computing a step that its workers report; 0: they report none */
+    double compute_s;     /* seconds of a step that its workers report; 0: they report none */
     bool reading;
     json_t *acted; /* ids of messages that the agent has acted on */
     unsigned assigns, kills, stops, profiles, repeats, link_requests, unsealed;
@@ -451,8 +451,8 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
     if (worker->step < worker->steps) {
         if (worker->rank == worker->rank_count - 1) {
             fake_emit(agent, worker, "step",
-                      json_pack("{s:I, s:f, s:i}", "step", (json_int_t)worker->step, "loss",
-                                fake_loss(worker->step), "rows", 16));
+                      json_pack("{s:I, s:f, s:i, s:f}", "step", (json_int_t)worker->step, "loss",
+                                fake_loss(worker->step), "rows", 16, "seconds", agent->compute_s));
         }
         if (agent->compute_s > 0)
             fake_emit(agent, worker, "ranks",

@@ -97,6 +97,37 @@ static int world_plan_of_file(const char *path, struct placer_answer *answer, st
     return answer->fits ? 0 : err_set(err, ERR_INVALID, "%s holds no plan", path);
 }
 
+/* The digest of the plan on right/cpu0 that jobs of the model "tried" have beside their first one. */
+#define WORLD_RIVAL_DIGEST "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* Answers for a job of the model "tried": the plan on left/cpu0, with one on right/cpu0 that may be as fast;
+ * or the pinned one of these. */
+static void world_try(const struct placer_request *request, struct placer_answer *answer)
+{
+    const char *const pinned = json_string_value(json_object_get(request->pinned, "digest"));
+    json_t *rival = json_deep_copy(answer->plan);
+    json_object_set_new(json_array_get(json_object_get(rival, "ranks"), 0), "device",
+                        json_string("right/cpu0"));
+    json_object_set_new(rival, "digest", json_string(WORLD_RIVAL_DIGEST));
+    json_object_update_new(answer->answer,
+                           json_pack("{s:s, s:s, s:f, s:f}", "digest", pinned ? pinned : WORLD_DIGEST,
+                                     "placement", "single", "step_s", WORLD_BUSY_S, "tokens_per_s", 0.0));
+    if (pinned) {
+        json_object_set_new(answer->answer, "repeats", json_string(pinned));
+        if (strcmp(pinned, WORLD_RIVAL_DIGEST) == 0) {
+            json_decref(answer->plan);
+            answer->plan = json_incref(rival);
+            free(answer->ranks[0].device);
+            answer->ranks[0].device = strdup("right/cpu0");
+        }
+    } else {
+        answer->rivals =
+            json_pack("[{s:s, s:s, s:[s], s:f, s:O}]", "digest", WORLD_RIVAL_DIGEST, "placement", "single",
+                      "devices", "right/cpu0", "step_s", 1.2 * WORLD_BUSY_S, "plan", rival);
+    }
+    json_decref(rival);
+}
+
 static int world_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     const json_t *devices = json_object_get(json_object_get(request->spec, "placement"), "devices");
@@ -156,6 +187,8 @@ static int world_plan(const struct placer_request *request, struct placer_answer
                              : kind && strcmp(kind, "tensor") == 0 ? "tensor"
                                                                    : "pipeline",
                              "ranks", ranks);
+    if (strcmp(name, "tried") == 0 && answer->rank_count == 1)
+        world_try(request, answer);
     return 0;
 }
 

@@ -134,6 +134,7 @@ class PlanAnswer(Answered):
     micro_batches: int | None = None
     shortfall_bytes: int | None = None  # when nothing fits: what the devices of the nearest placement lack
     digest: str | None = None
+    repeats: str | None = None  # digest of the plan that a trial chose for this run, where it has that plan
     uncertainty: float | None = None  # relative, of step_s
     rests_on: PlanAnswerRestsOn | None = None
     links_emulated: bool | None = None
@@ -282,6 +283,7 @@ class SpecificationPlacement(Sent):
     objective: Literal['time', 'cost', 'energy'] | Unset = UNSET  # the least seconds a step, price a token, or energy a token
     fallback: Literal['wait', 'any'] | Unset = UNSET  # When `kind` does not fit the devices that are there: wait for others, or be placed as any kind
     move: Literal['auto', 'never'] | Unset = UNSET  # Whether the running job moves to another plan when that pays
+    trials: int | Unset = UNSET  # how many other plans, no slower by their forecasts as far as these can tell, the first steps are run on in turn; the one that was fastest is kept
     planner: str | None | Unset = UNSET  # a planner that the scheduler's configuration names, or `built-in`; for administrators (scope admin)
     plan: Mapping[str, Any] | None | Unset = UNSET  # the plan to run, as `motley get` writes it (or its member `plan`), in the place of a search; the job never moves from it
 
@@ -418,6 +420,34 @@ class JobInputs(Answered):
     sample: JobInputsSample | None = None
     expert_share: list[list[float] | None] | None = None
     compute: Literal['fp32', 'bf16', 'fp16'] | None = None  # what a job with train.compute: auto is computed in, since its first run
+    plan: str | None = None  # digest of the plan with which the next run begins where its devices are free; of a job whose plans were tried (trial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPlan(Answered):
+    digest: str | None = None
+    placement: str
+    devices: list[str]
+    predicted_s: float  # seconds of a step
+    measured_s: float | None  # seconds of a step; null: it was not tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Answered):
+    """The first steps of a job, run on its best plans in turn (placement.trials). Only plans whose forecasts lie within each other's
+    uncertainty are tried, in at most 2 % of the job's predicted time."""
+    state: str  # trying, done, given up; others may come
+    at: int | None = None  # index of the plan that runs, or runs next
+    chosen: int | None = None  # index of the plan that was kept
+    words: str | None = None  # what was tried and what it saved, in a sentence, once the trial has ended
+    plans: list[TrialPlan]  # the plan with the best forecast first
+    plan: str | None = None  # digest of the plan with which the next run begins
+    moves: int | None = None
+    unsure: float | None = None  # relative error of the forecasts: the spread of past ones, or 0.15
+    step_tokens: float | None = None
+    budget_s: float | None = None  # seconds that the trial may take
+    spent_s: float | None = None  # seconds that moves took, and steps on slower plans took longer
+    saves_s: float | None = None  # seconds that the plan kept takes less than the first one, by the measured times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,6 +552,7 @@ class Job(Answered):
     code: str | None = None  # the name of the error that it failed with; dependency: it was to start after a job that did not succeed
     spec: dict[str, Any]  # The specification with every default filled
     inputs: JobInputs | None = None  # What the specification's names stood for when it was submitted.
+    trial: Trial | None = None
     run: JobRun | None = None
     checkpoints: list[Checkpoint] | None = None
     artifacts: list[Artifact] | None = None
