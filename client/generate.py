@@ -21,6 +21,7 @@ SOURCE = os.path.join(HERE, "..", "api", "openapi.yaml")
 PACKAGE = os.path.join(HERE, "src", "motley")
 WIDTH = 140
 METHODS = ("get", "post", "put", "patch", "delete", "head")
+JOBS = "/v1/jobs/{id}"  # a job is named by its id, or by whatever has one
 PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 # These say what a server checks, or are for people: they change no type.
 CHECKED_BY_SERVER = {"minimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems",
@@ -175,7 +176,7 @@ class Generator:
             media |= {"application/octet-stream"} if response.get("$ref", "").endswith("/Bytes") else set()
         return method == "head" or bool(media & {"application/octet-stream", "text/event-stream"})
 
-    def arguments(self, operation, path, name):
+    def arguments(self, url, operation, path, name):
         """Lists of (Python name, type, is needed, where it goes, wire name), needed ones first."""
         found, keyed = [], False
         for parameter in [*path.get("parameters", []), *operation.get("parameters", [])]:
@@ -185,6 +186,8 @@ class Generator:
                 keyed = True
                 continue
             kind = self.kind(parameter["schema"], name + camel(key), True)
+            if where == "path" and url.startswith(JOBS):
+                kind += " | Numbered"
             found.append((identifier(key), kind, parameter.get("required", False), where, key))
         body, whole = operation.get("requestBody"), None
         if body:
@@ -203,7 +206,7 @@ class Generator:
         operation = path[method]
         name = camel(operation["operationId"])
         answer, schema = self.answer(operation, name)
-        found, keyed, has_body = self.arguments(operation, path, name)
+        found, keyed, has_body = self.arguments(url, operation, path, name)
         item = self.listed(schema, answer)
         call = snake(operation["operationId"])
         words = [quote_argument(a) for a in found if a[3] in ("path", "whole") and a[2]]
@@ -253,7 +256,7 @@ def quote_argument(argument):
 def template(url, found):
     for name, _, _, where, wire in found:
         if where == "path":
-            url = url.replace("{" + wire + "}", "{segment(" + name + ")}")
+            url = url.replace("{" + wire + "}", "{" + ("job_" if url.startswith(JOBS) else "") + "segment(" + name + ")}")
     return url
 
 
@@ -300,7 +303,7 @@ def generate():
               *maker.write_models()]
     used = sorted({word for line in operations for word in re.findall(r"\b[A-Z]\w+\b", line)} & set(maker.models))
     text = [HEAD, "from __future__ import annotations", "", "from datetime import datetime", "from typing import Any, Literal, Mapping, Sequence",
-            "", "from ._call import AsyncCall, AsyncPages, Call, Listing, SyncCall, SyncPages, segment", "from ._json import UNSET, Unset",
+            "", "from ._call import AsyncCall, AsyncPages, Call, Listing, Numbered, SyncCall, SyncPages, job_segment, segment", "from ._json import UNSET, Unset",
             *wrapped("from .models import (", used, ")", 0), *operations, "", "", "class Operations:",
             '    """Every operation of the service that speaks JSON, as a method."""', *classes["Sync"], "", "", "class AsyncOperations:",
             '    """The same, to be awaited."""', *classes["Async"]]

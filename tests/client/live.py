@@ -287,7 +287,9 @@ def files_go_both_ways_over_a_wire_that_breaks():
 
 def a_result_is_what_motley_get_writes():
     with motley.Client(SERVER) as client:
-        folder = client.job(GIVEN["first"]).fetch(path("fetched"))
+        first = client.job(GIVEN["first"])
+        folder = client.fetch(first, path("fetched"))
+        expect(client.get_job(first) == first.get() == client.wait(first), "a job in the place of its id")
     for base, _, names in os.walk(GIVEN["got"]):
         for name in names:
             theirs = os.path.join(base, name)

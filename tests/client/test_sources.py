@@ -52,6 +52,8 @@ USES = """from motley import AsyncClient, Client
 def good(client: Client) -> float | None:
     for line in client.list_jobs(state=['running']):
         print(line.name.upper())
+        client.cancel_job(line)
+    client.fetch(client.submit({}), 'out')
     return client.get_job(17).loss
 
 async def awaited(client: AsyncClient) -> int:
@@ -84,7 +86,7 @@ def the_sources_are_strictly_typed_and_so_is_what_their_users_write():
     found = [line for line in done.stdout.splitlines() if re.search(r":\d+ - \w+: ", line)]
     expect(all("uses.py" in line for line in found), "\n".join(found))
     lines = sorted({int(line.split("uses.py:")[1].split(":")[0]) for line in found})
-    expect(lines == [12, 13, 14, 15], done.stdout[-3000:] + done.stderr[-1000:])
+    expect(lines == [14, 15, 16, 17], done.stdout[-3000:] + done.stderr[-1000:])
 
 
 main(models_and_operations_are_what_openapi_gives, every_operation_has_a_method_or_is_known_to_be_by_hand,

@@ -14,9 +14,22 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+class Numbered(Protocol):
+    """A job as an answer (Job, JobLine, Submitted) or a handle (RunningJob) has it."""
+
+    @property
+    def id(self) -> int: ...
+
+
 def segment(value: int | str) -> str:
     """A value as one segment of a path."""
     return quote(str(value), safe="")
+
+
+def job_segment(job: int | Numbered) -> str:
+    """A job, or its id, as one segment of a path."""
+    number: Any = getattr(job, "id", job)
+    return segment(number)
 
 
 @dataclass(frozen=True)

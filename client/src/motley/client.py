@@ -15,7 +15,7 @@ import anyio.to_thread
 import httpx
 
 from . import files
-from ._call import Call
+from ._call import Call, Numbered, job_segment
 from ._wire import Broken, Effect, Exchange, Pause, Reply, Retry, Steps, perform
 from .errors import JobFailed, Unreachable
 from .jobs import RunningJob
@@ -83,8 +83,8 @@ def _server(address: str | Server | None, token: str | None, ca: str | None) -> 
     return Server(address, token, ca)
 
 
-def _follow_job(job: int, after: int, type: str | None, retry: Retry) -> Following:
-    return Following(f"/v1/jobs/{job}/events", {"type": type} if type else {}, after, retry)
+def _follow_job(job: int | Numbered, after: int, type: str | None, retry: Retry) -> Following:
+    return Following(f"/v1/jobs/{job_segment(job)}/events", {"type": type} if type else {}, after, retry)
 
 
 class Client(Operations):
@@ -161,7 +161,7 @@ class Client(Operations):
 
     # ---- what is more than one request ----
 
-    def follow(self, job: int, *, after: int = 0, type: str | None = None) -> Iterator[Event]:
+    def follow(self, job: int | Numbered, *, after: int = 0, type: str | None = None) -> Iterator[Event]:
         """All events of a job with an id above `after`, past and future, until the job is over. Cuts are mended: no event
         is lost, none comes twice. The last one has the type `end`."""
         return self._events(_follow_job(job, after, type, self.retry))
@@ -175,7 +175,7 @@ class Client(Operations):
         """Submits a job. Files and folders that the specification names (relative to `folder`) are uploaded first."""
         return self.job(self.run(files.submit(spec, Path(folder), self.server.address, self.retry)).id)
 
-    def job(self, job: int | Job | Submitted) -> RunningJob:
+    def job(self, job: int | Numbered) -> RunningJob:
         """A handle of a job: to watch, wait, draw and fetch."""
         return RunningJob(self, job if isinstance(job, int) else job.id)
 
@@ -187,11 +187,11 @@ class Client(Operations):
         """Writes a file of the service to `to`: resumed after a cut, checked by its hash, there whole or not at all."""
         return self.run(files.get(f"/v1/blobs/{sha256}", sha256, Path(to), self.retry))
 
-    def fetch(self, job: int, folder: str | os.PathLike[str]) -> Path:
+    def fetch(self, job: int | Numbered, folder: str | os.PathLike[str]) -> Path:
         """Writes what a job made to a folder, as `motley get` does."""
         return self.run(files.fetch(job, Path(folder), self.retry))
 
-    def wait(self, job: int) -> Job:
+    def wait(self, job: int | Numbered) -> Job:
         """The job once it is over; raises JobFailed unless it succeeded."""
         for _ in self.follow(job, type="state"):
             pass
@@ -266,7 +266,7 @@ class AsyncClient(AsyncOperations):
                 pause = following.cut(_broken(error).text)
             await anyio.sleep(pause)
 
-    def follow(self, job: int, *, after: int = 0, type: str | None = None) -> AsyncIterator[Event]:
+    def follow(self, job: int | Numbered, *, after: int = 0, type: str | None = None) -> AsyncIterator[Event]:
         return self._events(_follow_job(job, after, type, self.retry))
 
     def follow_cluster(self, *topics: str, after: int | None = None) -> AsyncIterator[Event]:
@@ -281,10 +281,10 @@ class AsyncClient(AsyncOperations):
     async def get_file(self, sha256: str, to: str | os.PathLike[str]) -> Path:
         return await self.run(files.get(f"/v1/blobs/{sha256}", sha256, Path(to), self.retry))
 
-    async def fetch(self, job: int, folder: str | os.PathLike[str]) -> Path:
+    async def fetch(self, job: int | Numbered, folder: str | os.PathLike[str]) -> Path:
         return await self.run(files.fetch(job, Path(folder), self.retry))
 
-    async def wait(self, job: int) -> Job:
+    async def wait(self, job: int | Numbered) -> Job:
         async for _ in self.follow(job, type="state"):
             pass
         return _succeeded(await self.get_job(job))

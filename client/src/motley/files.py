@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from . import operations
-from ._call import Call, Listing
+from ._call import Call, Listing, Numbered, job_segment
 from ._json import decode, encode
 from ._wire import Broken, Exchange, Pause, Reply, Retry, Steps, Work, exchange, perform, problem
 from .errors import BadAnswer, Corrupt, Denied, NotFound, Unreachable
@@ -158,15 +158,15 @@ def place_of(name: str, folder: Path) -> Path:
     return folder / ("adapter" if name.startswith("adapter_") else "") / path
 
 
-def fetch_artifacts(job: int, folder: Path, retry: Retry) -> Steps[list[ListArtifactsAnswerArtifact]]:
+def fetch_artifacts(job: int | Numbered, folder: Path, retry: Retry) -> Steps[list[ListArtifactsAnswerArtifact]]:
     found = yield from everything(operations.list_artifacts(job), retry)
     for artifact in found:
-        url = f"/v1/jobs/{job}/artifacts/{quote(artifact.name, safe='')}"
+        url = f"/v1/jobs/{job_segment(job)}/artifacts/{quote(artifact.name, safe='')}"
         yield from get(url, artifact.sha256, place_of(artifact.name, folder), retry)
     return found
 
 
-def fetch(job: int, folder: Path, retry: Retry) -> Steps[Path]:
+def fetch(job: int | Numbered, folder: Path, retry: Retry) -> Steps[Path]:
     """What a job made, laid out as `motley get` does it."""
     folder.mkdir(parents=True, exist_ok=True)
     yield from fetch_artifacts(job, folder, retry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Mapping, Sequence
 
-from ._call import AsyncCall, AsyncPages, Call, Listing, SyncCall, SyncPages, segment
+from ._call import AsyncCall, AsyncPages, Call, Listing, Numbered, SyncCall, SyncPages, job_segment, segment
 from ._json import UNSET, Unset
 from .models import (
     AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer,
@@ -120,125 +120,125 @@ def get_storage() -> Call[GetStorageAnswer]:
     return Call("GET", "/v1/storage", GetStorageAnswer)
 
 
-def get_job(id: int) -> Call[Job]:
+def get_job(id: int | Numbered) -> Call[Job]:
     """One job. `spec` can be posted again as it is. Scope jobs:read."""
-    return Call("GET", f"/v1/jobs/{segment(id)}", Job)
+    return Call("GET", f"/v1/jobs/{job_segment(id)}", Job)
 
 
 def change_job(
-    id: int, *, priority: int | Unset = UNSET, begin: datetime | None | Unset = UNSET, at_most: int | None | Unset = UNSET
+    id: int | Numbered, *, priority: int | Unset = UNSET, begin: datetime | None | Unset = UNSET, at_most: int | None | Unset = UNSET
 ) -> Call[ChangeJobAnswer]:
     """Change the priority, the begin, or how many elements of an array run at once. 409 once the job has ended, and for `begin` once it has
     started. Of an array, the elements that have not started change, too. 403 above one's ceiling of `priority`. Scope jobs:write."""
-    return Call("PATCH", f"/v1/jobs/{segment(id)}", ChangeJobAnswer, body={"priority": priority, "begin": begin, "at_most": at_most})
+    return Call("PATCH", f"/v1/jobs/{job_segment(id)}", ChangeJobAnswer, body={"priority": priority, "begin": begin, "at_most": at_most})
 
 
-def remove_job(id: int) -> Call[RemoveJobAnswer]:
+def remove_job(id: int | Numbered) -> Call[RemoveJobAnswer]:
     """Remove a job that has ended, with its checkpoints, results, metrics and logs. Of an array, its elements, too. What it used stays in
     the usage. 409 names why it stays: it has not ended, it is shared, or a job that has not ended comes after it or starts from what it
     made. Its owner's or an administrator's to remove. Scope jobs:write."""
-    return Call("DELETE", f"/v1/jobs/{segment(id)}", RemoveJobAnswer)
+    return Call("DELETE", f"/v1/jobs/{job_segment(id)}", RemoveJobAnswer)
 
 
-def cancel_job(id: int, *, idempotency_key: str | None = None) -> Call[Commanded]:
+def cancel_job(id: int | Numbered, *, idempotency_key: str | None = None) -> Call[Commanded]:
     """Cancel; a running job writes a checkpoint first. Scope jobs:write."""
-    return Call("POST", f"/v1/jobs/{segment(id)}/cancel", Commanded, keyed=True, key=idempotency_key)
+    return Call("POST", f"/v1/jobs/{job_segment(id)}/cancel", Commanded, keyed=True, key=idempotency_key)
 
 
-def extend_job(id: int, *, seconds: int, idempotency_key: str | None = None) -> Call[ExtendJobAnswer]:
+def extend_job(id: int | Numbered, *, seconds: int, idempotency_key: str | None = None) -> Call[ExtendJobAnswer]:
     """A longer time limit. 409 names the job that is to start on its devices and would start later; administrators may do that. Scope
     jobs:write."""
-    return Call("POST", f"/v1/jobs/{segment(id)}/extend", ExtendJobAnswer, body={"seconds": seconds}, keyed=True, key=idempotency_key)
+    return Call("POST", f"/v1/jobs/{job_segment(id)}/extend", ExtendJobAnswer, body={"seconds": seconds}, keyed=True, key=idempotency_key)
 
 
-def hold_job(id: int, *, idempotency_key: str | None = None) -> Call[Commanded]:
+def hold_job(id: int | Numbered, *, idempotency_key: str | None = None) -> Call[Commanded]:
     """Keep it from starting; a running job writes a checkpoint and stops. Scope jobs:write."""
-    return Call("POST", f"/v1/jobs/{segment(id)}/hold", Commanded, keyed=True, key=idempotency_key)
+    return Call("POST", f"/v1/jobs/{job_segment(id)}/hold", Commanded, keyed=True, key=idempotency_key)
 
 
-def release_job(id: int, *, idempotency_key: str | None = None) -> Call[Commanded]:
+def release_job(id: int | Numbered, *, idempotency_key: str | None = None) -> Call[Commanded]:
     """Let a held job start. Scope jobs:write."""
-    return Call("POST", f"/v1/jobs/{segment(id)}/release", Commanded, keyed=True, key=idempotency_key)
+    return Call("POST", f"/v1/jobs/{job_segment(id)}/release", Commanded, keyed=True, key=idempotency_key)
 
 
-def resume_job(id: int, *, steps: int | None | Unset = UNSET, idempotency_key: str | None = None) -> Call[Commanded]:
+def resume_job(id: int | Numbered, *, steps: int | None | Unset = UNSET, idempotency_key: str | None = None) -> Call[Commanded]:
     """Go on from the last checkpoint, also beyond the end. Scope jobs:write."""
-    return Call("POST", f"/v1/jobs/{segment(id)}/resume", Commanded, body={"steps": steps}, keyed=True, key=idempotency_key)
+    return Call("POST", f"/v1/jobs/{job_segment(id)}/resume", Commanded, body={"steps": steps}, keyed=True, key=idempotency_key)
 
 
 def share_job(
-    id: int, *, visibility: str | Unset = UNSET, group: str | None | Unset = UNSET, idempotency_key: str | None = None
+    id: int | Numbered, *, visibility: str | Unset = UNSET, group: str | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[ShareJobAnswer]:
     """Who else may see the job, with its data and what it makes. Only its owner and administrators may change it. Scope jobs:write."""
     return Call(
-        "POST", f"/v1/jobs/{segment(id)}/share", ShareJobAnswer, body={"visibility": visibility, "group": group}, keyed=True,
+        "POST", f"/v1/jobs/{job_segment(id)}/share", ShareJobAnswer, body={"visibility": visibility, "group": group}, keyed=True,
         key=idempotency_key
     )
 
 
 def list_metrics(
-    id: int, *, kind: Literal['all', 'step', 'eval', 'sample', 'ranks'] | Unset = UNSET, buckets: int | Unset = UNSET,
+    id: int | Numbered, *, kind: Literal['all', 'step', 'eval', 'sample', 'ranks'] | Unset = UNSET, buckets: int | Unset = UNSET,
     from_: int | Unset = UNSET, to: int | Unset = UNSET, limit: int | Unset = UNSET, after: str | Unset = UNSET
 ) -> Listing[ListMetricsAnswer, Metric]:
     """Metrics, a line a step; or in buckets of steps. With `buckets`, the steps or evaluations from `from` to before `to` in at most so
     many buckets of equal width, a power of two; each begins at a multiple of the width, so that buckets stay where they are while the
     job goes on. Scope jobs:read."""
     return Listing(
-        Call("GET", f"/v1/jobs/{segment(id)}/metrics", ListMetricsAnswer, query={"kind": kind, "buckets": buckets, "from": from_, "to": to,
-        "limit": limit, "after": after}), lambda page: page.lines, lambda page: page.next
+        Call("GET", f"/v1/jobs/{job_segment(id)}/metrics", ListMetricsAnswer, query={"kind": kind, "buckets": buckets, "from": from_, "to":
+        to, "limit": limit, "after": after}), lambda page: page.lines, lambda page: page.next
     )
 
 
-def list_logs(id: int, *, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListLogsAnswer, LogLine]:
+def list_logs(id: int | Numbered, *, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListLogsAnswer, LogLine]:
     """Log lines in order. To follow them: events with `type=log`. Scope jobs:read."""
     return Listing(
-        Call("GET", f"/v1/jobs/{segment(id)}/logs", ListLogsAnswer, query={"limit": limit, "after": after}), lambda page: page.lines, lambda
-        page: page.next
+        Call("GET", f"/v1/jobs/{job_segment(id)}/logs", ListLogsAnswer, query={"limit": limit, "after": after}), lambda page: page.lines,
+        lambda page: page.next
     )
 
 
-def get_job_plan(id: int) -> Call[GetJobPlanAnswer]:
+def get_job_plan(id: int | Numbered) -> Call[GetJobPlanAnswer]:
     """The plan of the newest run. 404 before there is one. Scope jobs:read."""
-    return Call("GET", f"/v1/jobs/{segment(id)}/plan", GetJobPlanAnswer)
+    return Call("GET", f"/v1/jobs/{job_segment(id)}/plan", GetJobPlanAnswer)
 
 
-def list_runs(id: int, *, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListRunsAnswer, Run]:
+def list_runs(id: int | Numbered, *, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListRunsAnswer, Run]:
     """The attempts of a job, newest first. Scope jobs:read."""
     return Listing(
-        Call("GET", f"/v1/jobs/{segment(id)}/runs", ListRunsAnswer, query={"limit": limit, "after": after}), lambda page: page.runs, lambda
-        page: page.next
+        Call("GET", f"/v1/jobs/{job_segment(id)}/runs", ListRunsAnswer, query={"limit": limit, "after": after}), lambda page: page.runs,
+        lambda page: page.next
     )
 
 
-def get_trace(id: int) -> Call[GetTraceAnswer]:
+def get_trace(id: int | Numbered) -> Call[GetTraceAnswer]:
     """What ran when, in Chrome's trace format. A sample of the newest traced run's steps. Scope jobs:read."""
-    return Call("GET", f"/v1/jobs/{segment(id)}/trace", GetTraceAnswer)
+    return Call("GET", f"/v1/jobs/{job_segment(id)}/trace", GetTraceAnswer)
 
 
-def get_why(id: int) -> Call[GetWhyAnswer]:
+def get_why(id: int | Numbered) -> Call[GetWhyAnswer]:
     """Why the job is where it is, in a sentence. Scope jobs:read."""
-    return Call("GET", f"/v1/jobs/{segment(id)}/why", GetWhyAnswer)
+    return Call("GET", f"/v1/jobs/{job_segment(id)}/why", GetWhyAnswer)
 
 
 def get_lanes(
-    id: int, *, step: int | Unset = UNSET, from_: int | Unset = UNSET, to: int | Unset = UNSET, px: int | Unset = UNSET,
+    id: int | Numbered, *, step: int | Unset = UNSET, from_: int | Unset = UNSET, to: int | Unset = UNSET, px: int | Unset = UNSET,
     first_rank: int | Unset = UNSET, ranks: int | Unset = UNSET
 ) -> Call[Lanes]:
     """A step as lanes, predicted beside measured. Of the last run that recorded a trace, else of the last run. The prediction is the step
     that was simulated when the run was placed (null of very long programs, and of runs from before). Measured clocks are aligned by the
     messages between ranks; `residual_ns` says how right they are. Events within one pixel are one box. Scope jobs:read."""
     return Call(
-        "GET", f"/v1/jobs/{segment(id)}/lanes", Lanes, query={"step": step, "from": from_, "to": to, "px": px, "first_rank": first_rank,
+        "GET", f"/v1/jobs/{job_segment(id)}/lanes", Lanes, query={"step": step, "from": from_, "to": to, "px": px, "first_rank": first_rank,
         "ranks": ranks}
     )
 
 
 def list_artifacts(
-    id: int, *, limit: int | Unset = UNSET, after: str | Unset = UNSET
+    id: int | Numbered, *, limit: int | Unset = UNSET, after: str | Unset = UNSET
 ) -> Listing[ListArtifactsAnswer, ListArtifactsAnswerArtifact]:
     """The files a job made. Scope jobs:read."""
     return Listing(
-        Call("GET", f"/v1/jobs/{segment(id)}/artifacts", ListArtifactsAnswer, query={"limit": limit, "after": after}), lambda page:
+        Call("GET", f"/v1/jobs/{job_segment(id)}/artifacts", ListArtifactsAnswer, query={"limit": limit, "after": after}), lambda page:
         page.artifacts, lambda page: page.next
     )
 
