@@ -56,6 +56,8 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/jobs/{id}/why", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_why},
     {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, artifacts_list},
     {HTTP_GET, "/v1/jobs/{id}/artifacts/{name}", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_get},
+    {HTTP_GET, "/v1/notices", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, notices_list},
+    {HTTP_PATCH, "/v1/notices", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", notices_patch},
     {HTTP_GET, "/v1/queue", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, queue_get},
     {HTTP_GET, "/v1/events", SCOPE_JOBS_READ, BODY_NONE, 0, "topics after", events_get},
     {HTTP_GET, "/v1/models", SCOPE_MODELS_READ, BODY_NONE, 0, PAGE, models_list},

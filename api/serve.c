@@ -12,6 +12,7 @@
 #include "api/request/route.h"
 #include "api/request/wait.h"
 #include "api/jobs/fetches.h"
+#include "api/jobs/notices.h"
 #include "api/jobs/plans.h"
 #include "api/jobs/stream.h"
 #include "api/blobs/sweep.h"
@@ -32,6 +33,7 @@ enum {
     POOL_QUEUE_MAX = 1024,
     FETCH_THREADS = 2,
     FETCH_QUEUE_MAX = 32,
+    TELLER_THREADS = NOTICES_AT_ONCE,
     STOP_SECONDS_MAX = 5,
     HEAD_SECONDS_MAX = 15,
     PENDING_BYTES_MAX = 8 << 20,
@@ -113,13 +115,14 @@ static int create_parts(struct serve *serve, struct err *err)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
     app->fetches = app->pool ? pool_create(app->base, FETCH_THREADS, FETCH_QUEUE_MAX, err) : NULL;
-    if (!app->fetches || create_store(serve, err) < 0)
+    app->tellers = app->fetches ? pool_create(app->base, TELLER_THREADS, TELLER_THREADS, err) : NULL;
+    if (!app->tellers || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
     if (!app->wrong || waits_create(app, &app->waits, err) < 0 || datasets_create(&app->datasets, err) < 0 ||
         submits_create(app, &app->submits, err) < 0 || plans_create(app, &app->plans, err) < 0 ||
-        fetches_create(app, &app->job_fetches, err) < 0)
+        fetches_create(app, &app->job_fetches, err) < 0 || notices_create(app, &app->notices, err) < 0)
         return -1;
     app->sweep = sweep_create(app, err);
     if (!app->sweep || followers_create(app, &app->followers, err) < 0)
@@ -230,6 +233,7 @@ static void drain(struct serve *serve)
     httpd_server_stop(app->server);
     waits_stop(app->waits);      /* who waits for measurements is answered now */
     app->fetches_stopped = true; /* what came is kept, and the next fetch goes on from there */
+    notices_stop(app->notices);
     serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
     if (serve->timer)
         event_add(serve->timer, &step);
@@ -244,6 +248,8 @@ static void destroy_parts(struct serve *serve)
     app->fetches_stopped = true;
     if (app->fetches)
         pool_stop(app->fetches);
+    if (app->tellers)
+        pool_stop(app->tellers);
     if (app->pool)
         pool_stop(app->pool);
     plans_stop(app->plans);
@@ -253,12 +259,14 @@ static void destroy_parts(struct serve *serve)
     feed_destroy(app->feed);
     httpd_server_destroy(app->server);
     fetches_destroy(app->job_fetches);
+    notices_destroy(app->notices);
     submits_destroy(app->submits);
     plans_destroy(app->plans);
     datasets_destroy(app->datasets);
     waits_destroy(app->waits);
     wrong_destroy(app->wrong);
     auth_destroy(app->auth);
+    pool_destroy(app->tellers);
     pool_destroy(app->fetches);
     pool_destroy(app->pool);
     blob_dir_close(app->blobs);

@@ -304,6 +304,7 @@ int command_doctor(struct cli *cli, struct err *err);
 int command_backup(struct cli *cli, struct err *err);
 int command_restore(struct cli *cli, struct err *err);
 int command_upgrade(struct cli *cli, struct err *err);
+int command_notify(struct cli *cli, struct err *err);
 int command_storage(struct cli *cli, struct err *err);
 int command_token(struct cli *cli, struct err *err);
 int command_group(struct cli *cli, struct err *err);

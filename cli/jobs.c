@@ -186,6 +186,17 @@ static void print_trial(const json_t *trial)
     }
 }
 
+/* Prints what became of telling the job's owner. */
+static void print_notices(const json_t *job)
+{
+    const json_t *notice;
+    size_t index;
+    json_array_foreach (json_object_get(job, "notices"), index, notice)
+        printf("%-12s %s, %s%s%s%s%s\n", "told", show_str(notice, "event"), show_str(notice, "state"),
+               *show_str(notice, "why") ? ": " : "", show_str(notice, "why"),
+               *show_str(notice, "next") ? "; again at " : "", show_str(notice, "next"));
+}
+
 static void print_job(const json_t *job)
 {
     const json_t *run = json_object_get(job, "run");
@@ -219,6 +230,7 @@ static void print_job(const json_t *job)
     json_array_foreach (json_object_get(run, "ranks"), index, rank)
         printf("  rank %-5.0f %s  %s  %s\n", show_num(rank, "rank", 0), show_str(rank, "device"),
                show_str(rank, "state"), show_str(rank, "why"));
+    print_notices(job);
 }
 
 int command_job(struct cli *cli, struct err *err)

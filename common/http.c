@@ -39,6 +39,9 @@ struct http {
     bool web;
     bool local_only; /* it sends a secret without TLS, which may not leave this machine */
     bool sent_away;  /* the last request would have left it */
+    bool (*may_connect)(const void *arg, const struct sockaddr *address);
+    const void *may_arg;
+    char barred[INET6_ADDRSTRLEN]; /* the last address that may_connect refused in this request; or "" */
     uint32_t connect_ms;
     char curl_text[CURL_ERROR_SIZE];
 };
@@ -91,6 +94,8 @@ struct http *http_create(const struct http_options *options, struct err *err)
     http->ca_file = copy(options->ca_file);
     http->user_agent = copy(options->user_agent ? options->user_agent : "motley");
     http->web = options->web;
+    http->may_connect = options->may_connect;
+    http->may_arg = options->may_arg;
     http->connect_ms = options->connect_ms != 0 ? options->connect_ms : DEFAULT_CONNECT_MS;
     if (options->ca_sha256) {
         memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
@@ -285,11 +290,26 @@ static bool is_loopback(const struct sockaddr *address)
             (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET)));
 }
 
-/* Opens curl's socket, but none by which a secret would leave this machine in clear. */
+static void address_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
+{
+    const void *bytes = address->sa_family == AF_INET
+                            ? (const void *)&((const struct sockaddr_in *)(const void *)address)->sin_addr
+                            : (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) ||
+        !inet_ntop(address->sa_family, bytes, text, INET6_ADDRSTRLEN))
+        snprintf(text, INET6_ADDRSTRLEN, "another kind");
+}
+
+/* Opens curl's socket, but none to an address that may not be connected to, nor one by which a secret would
+ * leave this machine in clear. */
 static curl_socket_t socket_open(void *arg, curlsocktype purpose, struct curl_sockaddr *to)
 {
     struct http *http = arg;
     (void)purpose;
+    if (http->may_connect && !http->may_connect(http->may_arg, &to->addr)) {
+        address_text(&to->addr, http->barred);
+        return CURL_SOCKET_BAD;
+    }
     http->sent_away = http->local_only && !is_loopback(&to->addr);
     return http->sent_away ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
 }
@@ -300,13 +320,13 @@ static void connection_set_up(struct http *http)
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, http->curl_text);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    if (http->web) {
+    if (http->web && !http->may_connect) {
         curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
         curl_easy_setopt(curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
         curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR,
                          strncmp(http->url, "https://", 8) == 0 ? "https" : "http,https");
     }
-    if (!http->web || http->local_only) /* no proxy, whatever the environment says */
+    if (!http->web || http->local_only || http->may_connect) /* no proxy, whatever the environment says */
         curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)http->connect_ms);
@@ -377,6 +397,9 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
             "https:// address%s",
             http->url, http->web ? "" : " of the cluster's api");
     }
+    if (http->barred[0] != '\0')
+        return err_set(err, ERR_DENIED, "%s has the address %s, which may not be connected to", http->url,
+                       http->barred);
     const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
     long verified = X509_V_OK;
     curl_easy_getinfo(http->curl, CURLINFO_SSL_VERIFYRESULT, &verified);
@@ -474,6 +497,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     int result = -1;
     curl_easy_reset(http->curl);
     http->sent_away = false;
+    http->barred[0] = '\0';
     http->curl_text[0] = '\0';
     struct curl_slist *headers = headers_make(http, request);
     if (!headers) {

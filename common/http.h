@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "common/buf.h"
 #include "common/err.h"
@@ -32,6 +33,11 @@ struct http_options {
      * never from https:// to http://), the environment's proxy is used, TLS 1.2 will do, and ca_file is any
      * CAs' */
     bool web;
+    /* Of `web`, for a server that a user named: asked of each address before it is connected to. With it
+     * neither redirects are followed nor a proxy is used, and an address that is refused is ERR_DENIED. Or
+     * NULL. */
+    bool (*may_connect)(const void *arg, const struct sockaddr *address);
+    const void *may_arg; /* borrowed while the client lives */
     uint32_t connect_ms; /* limit for connecting; 0 means 5000 */
 };
 

@@ -246,6 +246,7 @@ static const struct doc_field config_fields[] = {
     PASSED("planners", planners, DOC_OBJECT),
     PASSED("sharing", sharing, DOC_OBJECT),
     PASSED("hub", hub, DOC_OBJECT),
+    PASSED("notify", notify, DOC_OBJECT),
 };
 static const struct doc config_doc = DOC(local_config, config_fields, .check = config_check);
 

@@ -47,7 +47,10 @@ static const struct pg_statement get_job = {
     "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
     "  WHERE c.job = j.id AND c.complete), 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', "
     "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name COLLATE \"C\"), '[]'::json) FROM artifacts f WHERE f.job "
-    "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN LATERAL motley_place(j.id) q ON j.state = 'queued' "
+    "  = j.id), 'notices', CASE WHEN " OWNED("j", "$2", "$3") " THEN (SELECT coalesce(json_agg(json_build_object('id', n.id, 'event', n.event, "
+    "  'state', n.state, 'attempts', n.attempts, 'at', motley_time(n.at), 'next', CASE WHEN n.state = 'waiting' THEN motley_time(n.due_at) END, "
+    "  'why', n.why) ORDER BY n.id), '[]'::json) FROM (SELECT * FROM notices WHERE job = j.id ORDER BY id DESC LIMIT 20) n) END) "
+    "FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN LATERAL motley_place(j.id) q ON j.state = 'queued' "
     "WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
     PG_READ};
 /* clang-format on */

@@ -15,10 +15,12 @@ static const struct pg_statement old_events = {
     "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
     "q AS (DELETE FROM requests WHERE deadline_at < now() - $3::bigint * interval '1 ms' RETURNING 1), "
     "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1), "
+    "n AS (DELETE FROM notices WHERE id IN (SELECT id FROM notices WHERE at < now() - $1::integer * interval '1 day' "
+    "      ORDER BY at LIMIT $2) RETURNING 1), "
     "a AS (DELETE FROM answers WHERE (asker, key) IN (SELECT asker, key FROM answers WHERE at < now() - interval '1 day' LIMIT $2) "
     "      RETURNING 1) "
     "SELECT set_config('motley.pruned', greatest((SELECT count(*) FROM e), (SELECT count(*) FROM t), "
-    "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u), (SELECT count(*) FROM a))::text, true)",
+    "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u), (SELECT count(*) FROM a), (SELECT count(*) FROM n))::text, true)",
     PG_WRITE};
 
 /* A running job adds one metrics line per rank and step. $1: steps to keep; $2: rows. */

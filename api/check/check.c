@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int check_notify(const struct spec_check *check, struct err *err);
 static int check_model(struct spec_check *check, struct err *err);
 static int check_adapter(struct spec_check *check, struct err *err);
 static int check_day(struct spec_check *check, struct err *err);
@@ -28,7 +29,7 @@ static int check_result(struct spec_check *check, struct err *err);
 int check_run(struct spec_check *check, struct err *err)
 {
     const struct spec_data_part *data = &check->spec.data;
-    if (check_model(check, err) < 0)
+    if (check_notify(check, err) < 0 || check_model(check, err) < 0)
         return -1;
     /* While the model is still to be fetched from the Hub, what needs it is left for later
      * (api/jobs/fetches.h). */
@@ -51,6 +52,20 @@ static int file_reference(const char *reference, const char *what, char *sha256,
                : err_set(err, ERR_INVALID,
                          "%s: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"", what,
                          reference);
+}
+
+/* ---- whom its end is told ---- */
+
+static int check_notify(const struct spec_check *check, struct err *err)
+{
+    struct outside_url url;
+    bool inside;
+    if (!check->spec.notify || strcmp(check->spec.notify, SPEC_NOTIFY_NONE) == 0)
+        return 0;
+    if (outside_url_read(check->spec.notify, &url, err) == 0 &&
+        api_config_may_notify(check->app->config, &url, &inside, err) == 0)
+        return 0;
+    return err_set(err, ERR_INVALID, "notify: %s", err->text);
 }
 
 /* ---- the model ---- */

@@ -22,6 +22,7 @@ struct auth;
 struct blob_dir;
 struct datasets;
 struct known_files;
+struct notices;
 struct followers;
 struct cluster_feed;
 struct job_fetches;
@@ -54,6 +55,8 @@ struct app {
     struct pool *pool;
     struct pool *fetches;        /* what takes as long as a network does: models of the Hub */
     atomic_bool fetches_stopped; /* read by its threads */
+    struct pool *tellers;        /* what takes as long as a stranger's server does: notices */
+    struct notices *notices;
     struct httpd_server *server;
     struct auth *auth;
     struct wrong *wrong;

@@ -35,6 +35,46 @@ int api_config_may_fetch(const struct api_config *config, bool admin, struct err
                        : "this server fetches no models (hub.fetch in its configuration)");
 }
 
+int api_config_may_notify(const struct api_config *config, const struct outside_url *url, bool *inside,
+                          struct err *err)
+{
+    char with_port[OUTSIDE_HOST_BYTES + 8];
+    size_t i;
+    json_t *entry;
+    *inside = false;
+    snprintf(with_port, sizeof(with_port), "%s:%u", url->host, url->port);
+    json_array_foreach (config->notify_hosts, i, entry)
+        if (strcmp(json_string_value(entry), url->host) == 0 ||
+            strcmp(json_string_value(entry), with_port) == 0)
+            *inside = true;
+    if (!config->notify)
+        return err_set(err, ERR_DENIED, "this server tells nobody (notify in its configuration)");
+    if (!*inside && !config->notify_public)
+        return err_set(err, ERR_DENIED,
+                       "%s is none of the hosts that this server tells (notify.hosts in its "
+                       "configuration)",
+                       url->host);
+    if (!*inside && !url->tls)
+        return err_set(err, ERR_DENIED,
+                       "http:// is for hosts of notify.hosts in the server's configuration: give an "
+                       "https:// address");
+    return 0;
+}
+
+/* Hosts are compared as outside_url_read() gives them. */
+static void hosts_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    const struct api_config *config = all;
+    size_t i;
+    json_t *entry;
+    json_array_foreach (config->notify_hosts, i, entry) {
+        const char *text = json_string_value(entry);
+        if (!text || !*text || strlen(text) >= OUTSIDE_HOST_BYTES ||
+            text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789.:-")] != '\0')
+            jr_fail(reader, field->key, "[%zu] is no HOST or HOST:PORT in lower case", i);
+    }
+}
+
 static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
 {
     struct api_config *config = all;
@@ -83,6 +123,15 @@ static const struct doc_field hub_fields[] = {
 };
 static const struct doc hub_doc = DOC(api_config, hub_fields);
 
+static const struct doc_field notify_fields[] = {
+    DOC_FLAG("public", api_config, notify_public, JR_OPTIONAL, false, "whether any host outside may be told"),
+    DOC_JSON("hosts", api_config, notify_hosts, JR_OPTIONAL,
+             "[HOST or HOST:PORT]: these may be told also within the own network, and by http://",
+             .flags = DOC_ARRAY, .max = 1000, .rule = hosts_rule),
+    TEXT("ca", notify_ca, JR_OPTIONAL, "CAs that receivers' certificates are of; else the system's"),
+};
+static const struct doc notify_doc = DOC(api_config, notify_fields);
+
 static const struct doc_field ca_fields[] = {
     TEXT("cert", ca_cert, JR_REQUIRED, "the CA's certificate"),
     TEXT("signer", ca_signer, JR_REQUIRED, "the socket of the signing process"),
@@ -129,6 +178,9 @@ static const struct doc_field config_fields[] = {
     DOC_WITHIN("redis", JR_OPTIONAL, &redis_doc, "what agents are told; the api itself does not use Redis",
                DOC_GIVEN_IN(api_config, has_redis)),
     DOC_WITHIN("hub", JR_OPTIONAL, &hub_doc, "models of the Hugging Face Hub"),
+    DOC_WITHIN("notify", JR_OPTIONAL, &notify_doc,
+               "addresses at which people are told of their jobs; else nobody is",
+               DOC_GIVEN_IN(api_config, notify)),
     TEXT("blobs", blobs, JR_REQUIRED, "folder of models, data and results"),
     TEXT("web_dir", web_dir, JR_OPTIONAL,
          "folder from which the page's files are read at each request; else those inside the program"),

@@ -8,6 +8,7 @@
 
 #include "common/doc.h"
 #include "common/err.h"
+#include "common/outside.h"
 
 /* Who may have the api fetch models of the Hub. */
 enum api_hub { API_HUB_NOBODY, API_HUB_ADMINISTRATORS, API_HUB_USERS };
@@ -33,6 +34,10 @@ struct api_config {
         enum api_hub fetch;
         char *cache; /* or NULL */
     } hub;
+    bool notify;          /* whether people may be told at their own addresses; of these: */
+    bool notify_public;   /* all that everybody reaches */
+    json_t *notify_hosts; /* ["HOST" or "HOST:PORT"], also within the cluster's own network; or NULL */
+    char *notify_ca;      /* CAs' certificates, for these as for others; NULL: the system's */
     uint32_t unused_seconds;
     char *ca_cert, *ca_signer; /* NULL: no node can be enrolled */
     uint32_t threads;
@@ -63,6 +68,11 @@ void api_config_destroy(struct api_config *config);
 /* Whether an administrator, or somebody else, may have this api fetch models of the Hub. ERR_DENIED says who
  * may, and what else to do. */
 int api_config_may_fetch(const struct api_config *config, bool admin, struct err *err);
+
+/* Whether this api may post to the address. *inside becomes whether it may do so within the cluster's own
+ * network, too. ERR_DENIED says which key of the configuration would allow it. */
+int api_config_may_notify(const struct api_config *config, const struct outside_url *url, bool *inside,
+                          struct err *err);
 
 /* Whether this host name or address means this machine alone. */
 bool api_config_is_loopback(const char *host);

@@ -61,7 +61,9 @@ void jobs_plan(struct call *call);
 void jobs_runs(struct call *call);
 void jobs_trace(struct call *call);
 void jobs_why(struct call *call);
-void jobs_lanes(struct call *call); /* lanes.c */
+void jobs_lanes(struct call *call);   /* lanes.c */
+void notices_list(struct call *call); /* notices.c */
+void notices_patch(struct call *call);
 void plans_post(struct call *call); /* plans.c */
 void plans_cluster(struct call *call);
 void queue_get(struct call *call);

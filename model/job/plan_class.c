@@ -8,9 +8,9 @@ enum { CLASS_TEXT_MAX = 1 << 26 }; /* bytes of a specification and its inputs as
 
 json_t *plan_class_spec(const json_t *spec)
 {
-    static const char *const people[] = {"name",       "priority", "labels",    "account", "service",
-                                         "begin",      "hold",     "limits",    "eval",    "result",
-                                         "checkpoint", "after",    "after_any", "array",   "at_most"};
+    static const char *const people[] = {"name",      "priority", "labels",  "account", "service",    "begin",
+                                         "hold",      "limits",   "eval",    "result",  "checkpoint", "after",
+                                         "after_any", "array",    "at_most", "notify"};
     static const char *const course[] = {"learning_rate",   "schedule",      "warmup_steps", "final_fraction",
                                          "cycles",          "power",         "decay_steps",  "weight_decay",
                                          "decay",           "betas",         "eps",          "clip_norm",

@@ -2,7 +2,7 @@
  *
  * That is the specification without the keys that concern only people or the course of training (name,
  * account, learning rate, …), and the inputs. A submit computes the class here. For what the database changes
- * by itself (a resume, an edit, an array's elements) motley_class (migrations/0004_jobs.sql) computes it,
+ * by itself (a resume, an edit, an array's elements) motley_class (migrations/0011_notices.sql) computes it,
  * with the same keys but over another text: two jobs with equal digests have equal plans, while the reverse
  * holds only among jobs whose digests were computed in the same place.
  */

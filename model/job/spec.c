@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/outside.h"
 #include "common/clock.h"
 #include "common/doc.h"
 #include "common/json.h"
@@ -613,6 +614,15 @@ static void begin_rule(struct json_reader *r, const struct doc_field *field, voi
         jr_fail(r, field->key, "must be a time such as 2026-01-31T08:00:00Z");
 }
 
+static void notify_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    const struct job_spec *spec = all;
+    struct outside_url url;
+    struct err why;
+    if (strcmp(spec->notify, SPEC_NOTIFY_NONE) != 0 && outside_url_read(spec->notify, &url, &why) < 0)
+        jr_fail(r, field->key, "%s; \"none\" tells nobody", why.text);
+}
+
 static void job_check(struct json_reader *r, void *all)
 {
     struct job_spec *spec = all;
@@ -651,6 +661,11 @@ static const struct doc_field job_fields[] = {
     DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, "of time and attempts", DOC_GIVEN_IN(job_spec, limits.on),
                .flags = DOC_NULLABLE),
     DOC_FLAG("hold", job_spec, hold, JR_OPTIONAL, false, "queued, but not started before its release"),
+    DOC_TEXT("notify", job_spec, notify, JR_OPTIONAL, 1, OUTSIDE_URL_BYTES - 1,
+             "the https:// address that the server posts to when the job ends or is held; none: no address; "
+             "null is "
+             "the submitter's own (motley notify)",
+             .flags = DOC_PLAIN | DOC_NULLABLE, .rule = notify_rule),
     DOC_TEXT("account", job_spec, account, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
              "the group that is charged; null is the submitter's default account",
              .flags = DOC_PLAIN | DOC_NULLABLE),

@@ -166,6 +166,9 @@ struct spec_train_part {
     double router_aux; /* 0: off; SPEC_ROUTER_AUX_MODEL: the model's own coefficient; else the coefficient */
 };
 
+/* The value of notify that tells nobody. */
+#define SPEC_NOTIFY_NONE "none"
+
 /* The value of router_aux for train.router_aux: true. */
 #define SPEC_ROUTER_AUX_MODEL (-1.0)
 
@@ -226,6 +229,7 @@ struct job_spec {
         uint32_t retries;
     } limits;
     bool hold;
+    char *notify;  /* NULL: the owner's own default; else "none", or the address that is told of its end */
     char *account; /* NULL: the submitter's default; else a group that is charged */
     enum spec_service service;
     char *begin;      /* NULL: at once; else a time in RFC 3339 before which the job does not start */

@@ -46,6 +46,8 @@ TABLE = {
     "GET /v1/jobs/{id}/why": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/artifacts": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/artifacts/{name}": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/notices": (None, 200, 200, 200, 403, 401, 200),
+    "PATCH /v1/notices": ("notify", 200, 200, 200, 403, 401, 200),
     "GET /v1/queue": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/events": (None, 400, 400, 400, 403, 401, 400),  # without topics: a stream has no end
     "GET /v1/models": (None, 200, 200, 200, 403, 401, 200),
@@ -229,6 +231,7 @@ class Objects:
                 {"name": "far/cpu0", "node": "far", "memory_limit_bytes": 1000000}]}),
             "join": ((), None, {"token": "0" * 64 + "." + "0" * 64, "node": "x", "csr": "x"}),
             "nothing": ((), None, {}),
+            "notify": ((), None, {"key": "keep"}),
             "question": ((), None, {"spec": spec("sha256:" + nothing, model="none")}),
             "session": ((), None, {"token": fresh}),
         }[what]

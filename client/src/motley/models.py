@@ -341,6 +341,7 @@ class Specification(Sent):
     sample: SpecificationSample | None | Unset = UNSET  # an answer of the model, before and after
     limits: SpecificationLimits | None | Unset = UNSET  # of time and attempts
     hold: bool | Unset = UNSET  # queued, but not started before its release
+    notify: str | None | Unset = UNSET  # the https:// address that the server posts to when the job ends or is held; none: no address; null is the submitter's own (motley notify)
     account: str | None | Unset = UNSET  # the group that is charged; null is the submitter's default account
     service: Literal['urgent', 'normal', 'scavenger'] | Unset = UNSET  # urgent is for administrators (scope admin)
     begin: datetime | None | Unset = UNSET  # the job does not start before this time, such as 2026-01-31T08:00:00Z
@@ -517,6 +518,17 @@ class Artifact(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobNotice(Answered):
+    id: int
+    event: str  # succeeded, failed, cancelled, held; the job's new state
+    state: str  # waiting, delivered, given up, dropped; others may come
+    attempts: int
+    at: datetime  # when the job's state changed
+    next: datetime | None  # when a waiting one is tried again
+    why: str | None  # what the last attempt failed for
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job(Answered):
     id: int
     name: str
@@ -556,6 +568,7 @@ class Job(Answered):
     run: JobRun | None = None
     checkpoints: list[Checkpoint] | None = None
     artifacts: list[Artifact] | None = None
+    notices: list[JobNotice] | None = None  # what its owner was told, at most the 20 newest; null: the job is somebody else's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -847,6 +860,34 @@ class ListArtifactsAnswerArtifact(Answered):
 class ListArtifactsAnswer(Answered):
     next: str | None  # `after` of the next page, an opaque text; null: this is the last page
     artifacts: list[ListArtifactsAnswerArtifact]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Answered):
+    id: int
+    user: str
+    job: int
+    event: str  # succeeded, failed, cancelled, held; the job's new state
+    state: str  # waiting, delivered, given up, dropped; others may come
+    url: str
+    attempts: int
+    at: datetime  # when the job's state changed
+    next: datetime | None  # when a waiting one is tried again
+    ended: datetime | None
+    why: str | None  # what the last attempt failed for
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListNoticesAnswer(Answered):
+    url: str | None  # where oneself is told of jobs that name no address
+    notices: list[Notice]
+    next: str | None  # `after` of the next page, an opaque text; null: this is the last page
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeNoticesAnswer(Answered):
+    url: str | None
+    key: str  # X-Motley-Signature is "sha256=" and the HMAC-SHA256 of a body with these characters
 
 
 @dataclass(frozen=True, kw_only=True)

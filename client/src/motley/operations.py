@@ -8,14 +8,14 @@ from ._call import AsyncCall, AsyncPages, Call, Listing, Numbered, SyncCall, Syn
 from ._json import UNSET, Unset
 from .models import (
     AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer,
-    Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer,
-    GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetStorageAnswer, GetTraceAnswer,
-    GetUsageAnswer, GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer,
-    ListArrivalsAnswerArrival, ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer,
-    ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer,
-    ListNodesAnswerNode, ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer,
-    PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer,
-    Specification, Status, Submitted, Token, User, WhoAmIAnswer
+    ChangeNoticesAnswer, Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer,
+    GetJobPlanAnswer, GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer,
+    GetStorageAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link,
+    ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer,
+    ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer,
+    ListNodesAnswer, ListNodesAnswerNode, ListNoticesAnswer, ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine,
+    Metric, Model, Notice, OpenSessionAnswer, PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer, Run,
+    SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token, User, WhoAmIAnswer
 )
 
 
@@ -241,6 +241,20 @@ def list_artifacts(
         Call("GET", f"/v1/jobs/{job_segment(id)}/artifacts", ListArtifactsAnswer, query={"limit": limit, "after": after}), lambda page:
         page.artifacts, lambda page: page.next
     )
+
+
+def list_notices(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListNoticesAnswer, Notice]:
+    """What people were told of their jobs, or are to be told. The 1,000 newest of one's own; for administrators of everybody's. Old ones go
+    with old events."""
+    return Listing(
+        Call("GET", "/v1/notices", ListNoticesAnswer, query={"limit": limit, "after": after}), lambda page: page.notices, lambda page:
+        page.next
+    )
+
+
+def change_notices(*, url: str | None | Unset = UNSET, key: Literal['keep', 'new'] | None | Unset = UNSET) -> Call[ChangeNoticesAnswer]:
+    """Where oneself is told of jobs that name no address, and the key of the signatures."""
+    return Call("PATCH", "/v1/notices", ChangeNoticesAnswer, body={"url": url, "key": key})
 
 
 def get_queue(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[GetQueueAnswer, GetQueueAnswerQueue]:
@@ -637,6 +651,8 @@ class Operations:
     get_why = SyncCall(get_why)
     get_lanes = SyncCall(get_lanes)
     list_artifacts = SyncPages(list_artifacts)
+    list_notices = SyncPages(list_notices)
+    change_notices = SyncCall(change_notices)
     get_queue = SyncPages(get_queue)
     get_file_manifest = SyncCall(get_file_manifest)
     list_models = SyncPages(list_models)
@@ -714,6 +730,8 @@ class AsyncOperations:
     get_why = AsyncCall(get_why)
     get_lanes = AsyncCall(get_lanes)
     list_artifacts = AsyncPages(list_artifacts)
+    list_notices = AsyncPages(list_notices)
+    change_notices = AsyncCall(change_notices)
     get_queue = AsyncPages(get_queue)
     get_file_manifest = AsyncCall(get_file_manifest)
     list_models = AsyncPages(list_models)
