@@ -207,6 +207,15 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
     event_base_loopbreak(serve->app.base);
 }
 
+/* The database is of a newer release now: the server ends, and says so by its status. */
+static void outgrown(void *arg, const struct err *why)
+{
+    struct serve *serve = arg;
+    serve->err = *why;
+    serve->app.stopping = true;
+    event_base_loopbreak(serve->app.base);
+}
+
 /* Handles SIGHUP: takes over what has changed in the configuration file, or logs why nothing is taken
  * over. */
 static void on_hangup(evutil_socket_t fd, short what, void *arg)
@@ -338,9 +347,14 @@ int api_serve(struct api_config *config, const char *path, struct err *err)
     if (rc == 0)
         rc = wait_for_database(&serve, err);
     if (rc == 0 && !serve.app.stopping)
-        rc = begin_listening(&serve, err);
+        rc = store_watch_schema(serve.app.store, outgrown, &serve, err) < 0 ? -1
+                                                                            : begin_listening(&serve, err);
     while (rc == 0 && !serve.app.stopping)
         event_base_loop(serve.app.base, EVLOOP_NO_EXIT_ON_EMPTY);
+    if (rc == 0 && serve.err.code) {
+        *err = serve.err;
+        rc = -1;
+    }
     if (serve.app.server)
         drain(&serve);
     destroy_parts(&serve);

@@ -262,6 +262,8 @@ static int run(struct scheduler_config *config, const char *path)
         rc = fail("start", &err);
     else
         rc = event_add(hangup, NULL) < 0 || event_base_dispatch(base) < 0 ? 1 : 0;
+    if (scheduler && scheduler_ended(scheduler, &err) < 0)
+        rc = fail("stepping down", &err);
     scheduler_destroy(scheduler);
     event_free(term);
     event_free(interrupt);

@@ -432,6 +432,19 @@ static void tick(evutil_socket_t fd, short what, void *arg)
 
 /* ---- making and ending ---- */
 
+static void outgrown(void *arg, const struct err *why)
+{
+    struct scheduler *scheduler = arg;
+    scheduler->ended = *why;
+    event_base_loopbreak(scheduler->base);
+}
+
+int scheduler_ended(const struct scheduler *scheduler, struct err *err)
+{
+    *err = scheduler->ended;
+    return err->code ? -1 : 0;
+}
+
 static int connect_redis(struct scheduler *scheduler, struct err *err)
 {
     const struct scheduler_config *config = scheduler->config;
@@ -466,7 +479,8 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
                                                   .poll_ms = scheduler->config->limits.leader_poll_ms};
     const struct store_leader_events events = {gained, lost, NULL};
     if (store_create(scheduler->base, &store, &scheduler->store, err) < 0 ||
-        store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0) {
+        store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0 ||
+        store_watch_schema(scheduler->store, outgrown, scheduler, err) < 0) {
         return -1;
     }
     scheduler->facts =

@@ -1,8 +1,11 @@
 /* Creates and destroys the store, and checks the database's schema. */
 #include "store/store_private.h"
 
+#include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { WATCH_SECONDS = 5 };
 
 static const struct pg_statement schema_version = {
     "store_schema_version", "SELECT coalesce(max(number), 0) FROM motley_migrations", PG_READ};
@@ -48,6 +51,9 @@ void store_destroy(struct store *store)
 {
     if (!store)
         return;
+    if (store->watch)
+        event_free(store->watch);
+    store->watch = NULL;
     store_batcher_destroy(store);
     pg_destroy(store->pg);
     free(store);
@@ -88,4 +94,34 @@ int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *
     const struct pg_step step = {&schema_version, NULL};
     return store_run(store, &step, 1, 0,
                      store_call_create(ping_deliver, ping_fail, (void (*)(void))done, arg, NULL, err), err);
+}
+
+static void schema_looked(void *arg, const struct err *err)
+{
+    struct store *store = arg;
+    const struct timeval pause = {.tv_sec = WATCH_SECONDS};
+    if (err && err->code == ERR_RELEASE)
+        store->newer(store->newer_arg, err);
+    else if (store->watch) /* not while the store is being destroyed */
+        event_add(store->watch, &pause);
+}
+
+static void schema_look(evutil_socket_t fd, short what, void *arg)
+{
+    struct store *store = arg;
+    struct err err;
+    (void)fd, (void)what;
+    if (store_ping(store, schema_looked, store, &err) < 0)
+        schema_looked(store, &err);
+}
+
+int store_watch_schema(struct store *store, store_newer_fn *newer, void *arg, struct err *err)
+{
+    const struct timeval pause = {.tv_sec = WATCH_SECONDS};
+    store->newer = newer;
+    store->newer_arg = arg;
+    store->watch = evtimer_new(store->base, schema_look, store);
+    return !store->watch || event_add(store->watch, &pause) < 0
+               ? err_set(err, ERR_NOMEM, "no memory to watch the database's schema")
+               : 0;
 }

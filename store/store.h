@@ -60,6 +60,12 @@ void store_destroy(struct store *store);
  * start of every daemon. */
 int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *err);
 
+/* Calls `newer` once, with ERR_RELEASE, when the schema has become newer than this program's: somebody
+ * upgrades the cluster, and the program is to end. It is looked at every five seconds, until store_destroy.
+ */
+typedef void store_newer_fn(void *arg, const struct err *why);
+int store_watch_schema(struct store *store, store_newer_fn *newer, void *arg, struct err *err);
+
 /* Whether PostgreSQL itself refused a statement, whose name begins the text, and rolled the transaction back.
  */
 bool store_err_is_refusal(const struct err *err);

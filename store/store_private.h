@@ -15,6 +15,9 @@ struct store {
     struct event_base *base;
     struct pg *pg;
     struct store_config config;
+    struct event *watch; /* store_watch_schema; or NULL */
+    store_newer_fn *newer;
+    void *newer_arg;
     struct job_batcher *batcher; /* collects submitted jobs for the next commit (jobs_insert.c) */
 };
 

@@ -23,6 +23,9 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
 /* Call it after the configuration's `sharing` or `limits` changed: the scheduler decides about everything
  * anew. */
 void scheduler_reconfigured(struct scheduler *scheduler);
+/* Returns -1 with ERR_RELEASE when the scheduler itself ended its loop, because the database's schema has
+ * become newer than this program's; else 0. */
+int scheduler_ended(const struct scheduler *scheduler, struct err *err);
 /* Gives up leadership and closes. NULL is a no-op. Not to be called from one of its callbacks. */
 void scheduler_destroy(struct scheduler *scheduler);
 

@@ -99,6 +99,7 @@ struct scheduler {
     const struct placer *placer;
     struct ssl_ctx_st *tls;
     struct store *store;
+    struct err ended; /* of scheduler_ended */
     struct store_leader *candidate;
     struct redis *commands, *reader; /* reader: only for XREAD, which blocks */
     struct dispatch *dispatch;

@@ -53,6 +53,15 @@ def a_database_without_the_schema_is_refused():
     shutil.rmtree(api.base)
 
 
+def it_steps_down_when_the_database_is_of_a_newer_release():
+    with Api() as old:
+        expect(old.call("GET", "/readyz", token=None).status == 200, "ready")
+        old.psql("INSERT INTO motley_migrations (number, name, digest) VALUES (999, 'of_tomorrow', 'x')")
+        process, old.process = old.process, None
+        expect(process.wait(30) == 5, "the status on which a unit does not start it again")
+        expect("999" in old.log() and "api_stopped" in old.log(), old.log())
+
+
 def a_wrong_configuration_is_refused_by_its_key():
     for change, words in (({"listen": "0.0.0.0:0"}, ["loopback", "tls"]), ({"listen": "nowhere"}, ["listen"]), ({"colour": 1}, ["colour"]),
                           ({"threads": 0}, ["threads"]), ({"limits": {"upload": "much"}}, ["limits.upload"]),
@@ -160,5 +169,6 @@ def the_configuration_is_read_again_without_a_restart():
 with Api(wait_seconds=2) as shared:
     shared.tiny_model()
     main(without_a_database_it_waits_and_then_says_so, a_database_that_comes_late_is_waited_for, a_database_without_the_schema_is_refused,
+         it_steps_down_when_the_database_is_of_a_newer_release,
          a_wrong_configuration_is_refused_by_its_key, a_port_in_use_is_named, the_database_may_go_and_come, sigterm_answers_what_is_under_way,
          the_configuration_is_read_again_without_a_restart, over_tls_everything_works_and_plain_is_not_spoken)

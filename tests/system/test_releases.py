@@ -117,7 +117,17 @@ def restarts_prevented(unit):
 
 
 def a_newer_database(motley):
+    config = os.path.join(motley.home, "run", "scheduler-1.yaml")
+    standby = subprocess.Popen([motley.program("motley-scheduler"), "--config", config], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    expect(any("redis_connected" in line for line in standby.stderr), "a scheduler that stands by")
     motley.sql("INSERT INTO motley_migrations (number, name, digest) VALUES (999, 'of_tomorrow', 'x')")
+    said = standby.communicate(timeout=60 * SLOW)[1]
+    expect(standby.returncode == 5 and "stepping down" in said, f"a scheduler that stood by: status {standby.returncode}: {said}")
+    with open(os.path.join(motley.home, "logs", "scheduler-1.log"), encoding="utf-8") as log:
+        deadline = time.monotonic() + 60 * SLOW
+        while "stepping down" not in log.read():
+            expect(time.monotonic() < deadline, "the leader stayed")
+            poll()
     for program, file in (("motley-api", "api.yaml"), ("motley-scheduler", "scheduler-1.yaml")):
         config = os.path.join(motley.home, "run", file)
         for words in ([], ["--migrate"]):
