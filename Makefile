@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide clean
+.PHONY: build install deb tarball tarball-check package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -28,6 +28,16 @@ deb:
 	@debian/rules clean >build/deb.log
 	@DEB_RULES_REQUIRES_ROOT=no MOTLEY_DEB=build/deb debian/rules binary >>build/deb.log 2>&1 || { tail -n 40 build/deb.log; exit 1; }
 	@ls build/deb/*.deb
+
+# The agent and the worker with their own libraries, for other distributions with glibc 2.34 or newer: build/tarball.
+tarball:
+	@tools/packages.sh deb
+	@tools/tarball.sh
+
+# As root: that one in a bare root of Debian trixie, made by debootstrap, beside a server of this machine.
+tarball-check: build
+	@tools/packages.sh distributions
+	@tools/tarball_check.sh
 
 # In a bare root alone: what `make deb` made is installed, trains, and is purged.
 package-check:

@@ -17,6 +17,15 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 
+# Programs that carry their libraries along (tools/tarball.sh) look for them in ../lib, and so do these libraries for one
+# another (RPATH, not RUNPATH). libevent is linked in, since the one of Debian 12 needs a newer glibc than all the others.
+option(MOTLEY_PORTABLE "the programs of tools/tarball.sh" OFF)
+if(MOTLEY_PORTABLE)
+  set(CMAKE_BUILD_RPATH "\$ORIGIN/../lib")
+  set_target_properties(PkgConfig::LIBEVENT PROPERTIES
+    INTERFACE_LINK_LIBRARIES "-l:libevent_openssl.a;-l:libevent.a;-l:libevent_pthreads.a")
+endif()
+
 add_library(motley_flags INTERFACE)
 target_compile_options(motley_flags INTERFACE
   -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
@@ -80,4 +89,8 @@ function(motley_program name main)
   foreach(room ${ARGN})
     target_link_libraries(${name} PRIVATE motley_${room})
   endforeach()
+  if(MOTLEY_PORTABLE)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/portable.c)
+    target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
+  endif()
 endfunction()
