@@ -3,7 +3,7 @@
 kept, which one was best, and what the trial cost.
 
 Each lab is drawn from its seed: cards, links, and for each device a factor by which all times of its profile are made wrong. A job
-with trial steps is run until its trial has ended and --steps more are measured. Then each placement that was tried is run by itself,
+with trial steps is run until its trial has ended and --steps more are measured. Then each plan that was tried is run by itself,
 for as many steps; the plan that was kept is set beside the fastest of these.
 """
 import argparse
@@ -80,8 +80,8 @@ def measured(motley, ident, steps):
     return statistics.quantiles((line["seconds"] for line in lines[begun + 1:]), n=4)[0]
 
 
-def forced(motley, rows, placement, steps):
-    ident = motley.submit(spec_of(motley, rows, placement, 20000, kind=placement, trials=0, move="never"))["id"]
+def forced(motley, rows, placement, plan, steps):
+    ident = motley.submit(spec_of(motley, rows, placement, 20000, plan=plan))["id"]
     motley.wait_steps(ident, 1)
     return measured(motley, ident, steps)
 
@@ -100,10 +100,11 @@ def one(seed, steps):
             print(f"seed {seed}: {', '.join(cards)}, {link}: no other plan's forecast was near", flush=True)
             motley.run("cancel", str(ident))
             return None
+        plans = json.loads(motley.sql(f"SELECT plans FROM trials WHERE job = {ident}"))
         trial = wait_trial(motley, ident)["trial"]
         kept = measured(motley, ident, steps)
         tried = [plan for plan in trial["plans"] if plan["measured_s"]]
-        alone = {plan["placement"]: forced(motley, rows, plan["placement"], steps) for plan in tried}
+        alone = {plan["placement"]: forced(motley, rows, plan["placement"], plans[plan["digest"]], steps) for plan in tried}
     best = min(alone, key=alone.get)
     chosen = trial["plans"][trial["chosen"]]["placement"]
     words = "; ".join(f"{p['placement']} {p['predicted_s']:.3f} s predicted, {p['measured_s']:.3f} s in the trial, {alone[p['placement']]:.3f} s alone" for p in tried)

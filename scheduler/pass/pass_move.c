@@ -258,14 +258,48 @@ static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
     return pass_weigh_move(pass, run, &asked, &move, answer, err);
 }
 
+/* Whether both arrays name the same devices. */
+static bool same_devices(const json_t *a, const json_t *b)
+{
+    size_t i, k;
+    json_t *one, *other;
+    bool same = json_array_size(a) == json_array_size(b);
+    json_array_foreach (a, i, one) {
+        bool has = false;
+        json_array_foreach (b, k, other)
+            has = has || json_equal(one, other);
+        same = same && has;
+    }
+    return same;
+}
+
+/* Whether the decision's new plan was run in the job's trial steps, and a step of it then took no less than
+ * moves ask for. What was measured outweighs a forecast. */
+static bool was_no_faster(const json_t *document, const json_t *decision)
+{
+    const json_t *new = json_object_get(decision, "new"), *trial = json_object_get(document, "trial");
+    const double now_s = json_number_value(json_object_get(decision, "old_step_s"));
+    size_t i;
+    json_t *plan;
+    bool slow = false;
+    json_array_foreach (json_object_get(trial, "plans"), i, plan)
+        slow = slow || (json_number_value(json_object_get(plan, "measured_s")) > (1 - REPLAN_GAIN) * now_s &&
+                        json_equal(json_object_get(plan, "placement"), json_object_get(new, "placement")) &&
+                        same_devices(json_object_get(plan, "devices"), json_object_get(new, "devices")));
+    return slow && now_s > 0;
+}
+
 /* Returns why the job must not be moved, however much time a move would save, or NULL. */
-static const char *why_stays(const json_t *document)
+static const char *why_stays(const json_t *document, const json_t *decision)
 {
     const json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
     const char *move = json_string_value(json_object_get(placement, "move"));
     if (json_is_object(json_object_get(placement, "plan")))
         return " It stays, as it runs on the plan in placement.plan.";
-    return move && strcmp(move, "never") == 0 ? " It stays, as placement.move is never." : NULL;
+    if (move && strcmp(move, "never") == 0)
+        return " It stays, as placement.move is never.";
+    return was_no_faster(document, decision) ? " It stays, as the new plan was no faster in its trial steps."
+                                             : NULL;
 }
 
 /* Writes the result of a series of comparisons of staying with moving to the job's log and to `text`. */
@@ -292,7 +326,7 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
 {
     const char *verdict = json_string_value(json_object_get(decision, "verdict"));
     const bool pays = verdict && (strcmp(verdict, "move") == 0 || strcmp(verdict, "must") == 0);
-    const char *stays = why_stays(document);
+    const char *stays = why_stays(document, decision);
     const bool moves = pays && !stays;
     weighing->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
     weighing->steps = steps_of(run);

@@ -159,6 +159,21 @@ static void a_job_that_is_cancelled_in_a_trial_ends(void **state)
     assert_true(trial_is(id, "given up"));
 }
 
+/* Measured steps outweigh a forecast: a job does not move to a plan that was no faster when it was tried. */
+static void a_plan_that_was_tried_and_slower_is_not_moved_to(void **state)
+{
+    (void)state;
+    fresh_agents(0.01, 0.02);
+    int64_t id = submit();
+    WORLD_UNTIL(&world, world_number(&world, id, "attempt") == 3 && runs_on(id, "left/cpu0"));
+    world.agents[0]->compute_s = 0.015;
+    WORLD_UNTIL(&world,
+                world_logged(&world, id, " It stays, as the new plan was no faster in its trial steps."));
+    assert_true(runs_on(id, "left/cpu0"));
+    assert_int_equal(world_number(&world, id, "attempt"), 3);
+    end_without_a_gap(id);
+}
+
 static int make(void **state)
 {
     world.lost_ms = WORLD_PATIENT_MS; /* nodes are only drained here */
@@ -184,6 +199,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_trial_is_given_up_when_another_job_wants_devices),
         cmocka_unit_test(a_run_that_is_stopped_in_a_trial_ends_it),
         cmocka_unit_test(a_job_that_is_cancelled_in_a_trial_ends),
+        /* the last one: what its run measures of left/cpu0 is kept */
+        cmocka_unit_test(a_plan_that_was_tried_and_slower_is_not_moved_to),
     };
     return cmocka_run_group_tests(tests, make, end);
 }

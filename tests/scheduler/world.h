@@ -72,12 +72,13 @@ static int world_weigh(const struct placer_request *request, struct placer_answe
     const unsigned windows = slowest < 0.9 ? move->windows + 1 : 0;
     const bool moves = windows >= 2 && move->steps_left > 50;
     answer->fits = true;
-    answer->answer = json_pack("{s:s, s:i, s:{s:[s]}, s:o, s:o}", "verdict", moves ? "move" : "stay",
-                               "windows", (int)windows, "new", "devices", "right/cpu0", "words",
-                               json_sprintf("%s: slowest %.2f, look %u, %llu steps left, %zu devices",
-                                            moves ? "Move" : "Stay", slowest, windows,
-                                            (unsigned long long)move->steps_left, request->device_count),
-                               "speeds", speeds);
+    answer->answer = json_pack(
+        "{s:s, s:i, s:f, s:{s:s, s:[s]}, s:o, s:o}", "verdict", moves ? "move" : "stay", "windows",
+        (int)windows, "old_step_s", WORLD_BUSY_S / slowest, "new", "placement", "single", "devices",
+        "right/cpu0", "words",
+        json_sprintf("%s: slowest %.2f, look %u, %llu steps left, %zu devices", moves ? "Move" : "Stay",
+                     slowest, windows, (unsigned long long)move->steps_left, request->device_count),
+        "speeds", speeds);
     return 0;
 }
 
