@@ -2,6 +2,7 @@
  * each rank computes. */
 #include "planner/answer/provenance.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,9 @@
  * somebody wrote down is about right; the default rate of a link that nobody described is right to an order
  * of magnitude. */
 static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+
+/* Most devices whose corrected speeds are named. */
+enum { SPEEDS_TOLD = 4 };
 
 struct rests_on {
     double share[ORIGIN_COUNT]; /* shares of the step, which sum to 1 */
@@ -149,13 +153,37 @@ static bool has_paced(const struct problem *problem, const struct plan *plan)
     return paced;
 }
 
+/* Appends how much slower or faster than their profiles the plan's devices are taken to be, by what runs
+ * measured on them: "; a/cpu0 4 % slower and b/cpu0 2 % faster than measured, by runs". At most SPEEDS_TOLD.
+ */
+static void speeds_add(const struct problem *problem, const struct plan *plan, char *text, size_t size)
+{
+    size_t used = strlen(text);
+    uint32_t told = 0;
+    for (uint32_t r = 0; r < plan->rank_count && told < SPEEDS_TOLD; r++) {
+        const uint32_t d = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        const struct planner_device *device = &problem->cluster->devices[d];
+        const double slower = 1 / device->speed - 1; /* of its times */
+        bool again = false;
+        for (uint32_t before = 0; before < r; before++)
+            again = again || strcmp(plan->ranks[before].device, plan->ranks[r].device) == 0;
+        if (again || !device->profile.present || fabs(slower) < ANSWER_SHARE_TOLD || used >= size)
+            continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%.64s %.0f %% %s", told ? ", " : "; ",
+                                 device->name, 100 * fabs(slower), slower > 0 ? "slower" : "faster");
+        told++;
+    }
+    if (told > 0 && used < size)
+        snprintf(text + used, size - used, " than measured, by runs");
+}
+
 int answer_rests(const struct problem *problem, struct plan_answer *answer, const struct price_run *run,
                  struct err *err)
 {
     struct plan *plan = answer->plan;
     struct rests_on rests = {0};
     uint64_t instructions = 0;
-    char text[320] = "";
+    char text[800] = "";
     size_t used = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
@@ -184,6 +212,7 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
                                  problem->workload->sequence_tokens);
     snprintf(text + used, sizeof(text) - used, "%s%s", rests.links_emulated ? "; emulated links" : "",
              has_paced(problem, plan) ? "; paced devices" : "");
+    speeds_add(problem, plan, text, sizeof(text));
     free(plan->costs.text);
     plan->costs.text = strdup(text);
     return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

@@ -54,6 +54,35 @@ static void two_small_devices_get_a_pipeline_that_passes_the_checker(void **stat
     workload_fini(&w);
 }
 
+/* A forecast whose devices count as slower or faster than they were measured says so. */
+static void a_corrected_forecast_says_so(void **state)
+{
+    (void)state;
+    static const struct {
+        double speed;
+        const char *words; /* NULL: nothing is said */
+    } cases[] = {{0.8, "left/cpu0 25 % slower than measured, by runs"},
+                 {1.25, "left/cpu0 20 % faster than measured, by runs"},
+                 {1, NULL}};
+    struct model_config config = fixture_config(4);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        struct workload w = fixture_workload(&config, 40, 16);
+        struct cluster *cluster = cluster_create(&err);
+        struct plan_answer *answer = NULL;
+        fixture_device(cluster, "left/cpu0", "left", 2000 * MIB, 1);
+        cluster->devices[0].speed = cases[i].speed;
+        if (plan_search(&w, cluster, NULL, &answer, &err) < 0)
+            fail_msg("%s", err.text);
+        const char *text = answer->plan->costs.text;
+        if (cases[i].words ? !strstr(text, cases[i].words) : strstr(text, "by runs") != NULL)
+            fail_msg("%s", text);
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+}
+
 /* The cut between two unlike devices falls within a layer, which both have. */
 static void a_pipeline_is_balanced_finer_than_a_layer(void **state)
 {
@@ -205,6 +234,7 @@ static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_corrected_forecast_says_so),
         cmocka_unit_test(a_pipeline_is_balanced_finer_than_a_layer),
         cmocka_unit_test(no_micro_batch_has_more_rows_than_the_job_asks_for),
         cmocka_unit_test(what_a_device_takes_for_itself_is_left_to_it),
