@@ -287,12 +287,14 @@ int store_job_update(struct store *store, const struct pg_statement *statement, 
 static const struct pg_statement change_job = {
     "job_change",
     "WITH d AS (SELECT $4::jsonb AS d), "
-    "old AS (SELECT id, owner, state, priority, begin_at, at_most, array_size, " OWNED("j", "$2", "$3") " AS owned FROM jobs j "
+    "old AS (SELECT id, owner, state, priority, begin_at, at_most, array_size, started_at, " OWNED("j", "$2", "$3") " AS owned FROM jobs j "
     "  WHERE id = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE), "
     "kept AS MATERIALIZED (SELECT CASE WHEN state IN ('succeeded', 'failed', 'cancelled') THEN "
     "      motley_refuse('MO005', format('job %s is %s', id, state)) "
     "    WHEN d ? 'begin' AND state NOT IN ('held', 'queued') THEN "
     "      motley_refuse('MO005', format('begin: job %s is %s', id, state)) "
+    "    WHEN d ? 'begin' AND started_at IS NOT NULL THEN "
+    "      motley_refuse('MO005', format('begin: job %s is %s and has started before', id, state)) "
     "    WHEN d ? 'at_most' AND array_size = 0 THEN motley_refuse('MO005', format('at_most: job %s is no array', id)) "
     "    ELSE true END AS kept FROM old, d WHERE owned), "
     "upd AS (UPDATE jobs j SET priority = coalesce((d ->> 'priority')::integer, j.priority), "

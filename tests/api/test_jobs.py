@@ -239,6 +239,8 @@ def a_job_that_waits_has_another_priority_begin_and_width():
     api.refused(403, "PATCH", f"/v1/jobs/{hers}", {"priority": 6}, "ceiling", token=token)
     api.psql(f"UPDATE jobs SET state = 'running' WHERE id = {ident}")
     api.refused(409, "PATCH", path, {"begin": begin}, "begin", "running")
+    api.psql(f"UPDATE jobs SET state = 'held', started_at = now() WHERE id = {ident}")
+    api.refused(409, "PATCH", path, {"begin": begin}, "begin", "is held and has started before")
     expect(api.good("PATCH", path, {"priority": 1})["priority"] == 1, "for when it waits again")
     api.psql(f"UPDATE jobs SET state = 'succeeded' WHERE id = {ident}")
     api.refused(409, "PATCH", path, {"priority": 2}, "succeeded")
