@@ -53,10 +53,12 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
         device.memory_limit_bytes = catalogue_usable(like);
         device.kind = device.kind ? device.kind : like->kind;
     }
-    if (jr_bytes(r, "memory_bytes", like ? JR_OPTIONAL : JR_REQUIRED, 1, (uint64_t)1 << 50,
-                 &device.memory_limit_bytes) < 0 ||
-        jr_finish(r) < 0)
+    const int has_memory =
+        jr_bytes(r, "memory_bytes", JR_OPTIONAL, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
+    if (jr_finish(r) < 0) /* first, since it names a misspelt `like` */
         return -1;
+    if (has_memory == 0 && !like)
+        return jr_fail(r, "memory_bytes", "is required where `like` names no kind of the catalogue");
     if (cluster_add_device(cluster, &device, r->err) < 0) {
         r->failed = true;
         return err_wrap(r->err, "%s", r->path);
@@ -85,10 +87,17 @@ static int file_node(struct json_reader *r, struct cluster *cluster)
     return has_nic == 1 ? cluster_set_nic(cluster, name, nic, r->err) : 0;
 }
 
+/* Reads the last keys of a link and finishes its reader. A key that is misspelt is named before one that is
+ * missed. */
 static int link_values(struct json_reader *r, double *latency_s, double *bytes_per_s)
 {
-    jr_seconds(r, "latency_s", JR_REQUIRED, 0, 1e6, latency_s);
-    return jr_rate(r, "bytes_per_s", JR_REQUIRED, 1, 1e18, bytes_per_s);
+    const int has_latency = jr_seconds(r, "latency_s", JR_OPTIONAL, 0, 1e6, latency_s);
+    const int has_rate = jr_rate(r, "bytes_per_s", JR_OPTIONAL, 1, 1e18, bytes_per_s);
+    if (jr_finish(r) < 0)
+        return -1;
+    if (has_latency == 0 || has_rate == 0)
+        return jr_fail(r, has_latency == 0 ? "latency_s" : "bytes_per_s", "is required");
+    return 0;
 }
 
 static int file_pair(struct json_reader *r, struct cluster *cluster)
@@ -99,8 +108,7 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
     jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
-    link_values(r, &latency_s, &bytes_per_s);
-    if (jr_finish(r) < 0)
+    if (link_values(r, &latency_s, &bytes_per_s) < 0)
         return -1;
     const char *const ends[2] = {a, b};
     for (int k = 0; k < 2; k++)
@@ -155,7 +163,7 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
         if (!is_there(&links, keys[k]))
             jr_any(&links, keys[k], JR_OPTIONAL, &pairs);
         else if (jr_sub(&links, keys[k], JR_REQUIRED, &part) < 0 ||
-                 link_values(&part, &values[k][0], &values[k][1]) < 0 || jr_finish(&part) < 0)
+                 link_values(&part, &values[k][0], &values[k][1]) < 0)
             return -1;
     pairs = NULL;
     jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);

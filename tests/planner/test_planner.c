@@ -75,6 +75,8 @@ static void cluster_files_are_refused_by_path(void **state)
     refused(SPEC, NODE("{\"name\": \"n1/0\", \"like\": \"t4\", \"memory_bytes\": -1}"),
             "nodes[0].devices[0].memory_bytes");
     refused(SPEC, NODE("{\"name\": \"n1/0\", \"like\": \"t4\", \"speed\": 0}"), "nodes[0].devices[0].speed");
+    refused(SPEC, NODE("{\"name\": \"n1/0\", \"liek\": \"t4\"}"), "nodes[0].devices[0].liek: unknown key");
+    refused(SPEC, NODE("{\"name\": \"n1/0\"}"), "nodes[0].devices[0].memory_bytes: is required where");
     refused(SPEC, NODE(CARD "," CARD), "n1/0");
     refused(SPEC, "{\"nodes\": []}", "nodes");
     refused(SPEC, "{\"nodes\": [{\"name\": \"n1\", \"nic_bytes_per_s\": -5, \"devices\": [" CARD "]}]}",
@@ -89,6 +91,14 @@ static void cluster_files_are_refused_by_path(void **state)
             "]}], \"links\": {\"between\": {\"latency_s\": 1e-3, "
             "\"bytes_per_s\": 0}}}",
             "links.between.bytes_per_s");
+    refused(SPEC,
+            "{\"nodes\": [{\"name\": \"n1\", \"devices\": [" CARD
+            "]}], \"links\": {\"within\": {\"latency\": 1e-3, \"bytes_per_s\": 1e8}}}",
+            "links.within.latency: unknown key");
+    refused(SPEC,
+            "{\"nodes\": [{\"name\": \"n1\", \"devices\": [" CARD
+            "]}], \"links\": {\"within\": {\"latency_s\": 1e-3}}}",
+            "links.within.bytes_per_s: is required");
     refused(SPEC, "{\"nodes\": [{\"name\": \"n1\", \"devices\": [" CARD "], \"colour\": 1}]}", "colour");
     refused("{\"model\": \"m\", \"data\": {\"train\": \"d\"}, \"placement\": {\"devices\": [\"n7/3\"]}}",
             NODE(CARD), "n7/3");
