@@ -259,6 +259,25 @@ int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err)
     return get_document(cli, id, "trace", NULL, folder, "trace.json", err);
 }
 
+/* Says of a job that did not succeed, and so has no result, whether a checkpoint has what it learnt. */
+static void tell_checkpoint(const json_t *job)
+{
+    const json_t *kept = json_object_get(job, "checkpoints");
+    const char *state = show_str(job, "state");
+    const double id = show_num(job, "id", 0);
+    if (strcmp(state, "succeeded") == 0)
+        return;
+    if (json_array_size(kept) == 0)
+        fprintf(stderr, "job %.0f is %s and keeps no checkpoint: there is no adapter and no model to fetch\n",
+                id, state);
+    else
+        fprintf(
+            stderr,
+            "job %.0f is %s, so there is no result: --checkpoint last fetches what it had learnt after %.0f "
+            "steps\n",
+            id, state, show_num(json_array_get(kept, json_array_size(kept) - 1), "step", 0));
+}
+
 int command_get(struct cli *cli, struct err *err)
 {
     int64_t id;
@@ -270,6 +289,8 @@ int command_get(struct cli *cli, struct err *err)
     int result = get_job(cli, id, cli->words[1], err);
     if (result == 0 && which)
         result = get_checkpoint(cli, job, which, cli->words[1], err);
+    else if (result == 0)
+        tell_checkpoint(job);
     json_decref(job);
     if (result < 0)
         return -1;

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -333,6 +334,27 @@ static int follow(struct view *view, json_t **job, struct err *err)
     }
 }
 
+/* --- an interrupt: the job goes on, so it is said how to come back to it --- */
+
+static char farewell[200]; /* what on_interrupt writes; prepared, since a handler may not format */
+
+static void on_interrupt(int number)
+{
+    (void)!write(STDERR_FILENO, farewell, strlen(farewell));
+    raise(number); /* SA_RESETHAND has set the default action, so this ends the process once the handler
+                      returns */
+}
+
+static void interrupt_tells(int64_t id)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    snprintf(farewell, sizeof(farewell),
+             "\njob %lld goes on; motley watch %lld follows it, motley get %lld DIR fetches its result, "
+             "motley cancel %lld stops it\n",
+             (long long)id, (long long)id, (long long)id, (long long)id);
+    sigaction(SIGINT, &action, NULL);
+}
+
 static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, struct err *err)
 {
     struct view *view = calloc(1, sizeof(*view));
@@ -346,9 +368,11 @@ static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, stru
     view->events.arg = view;
     event_reader_init(&view->events);
     *job = NULL;
+    interrupt_tells(id);
     int result = client_open(cli, err);
     if (result == 0)
         result = follow(view, job, err);
+    signal(SIGINT, SIG_DFL);
     if (result < 0) {
         json_decref(*job);
         *job = NULL;

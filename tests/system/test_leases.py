@@ -4,6 +4,8 @@ in the ledger, and what cannot be had is refused by name."""
 import glob
 import json
 import os
+import signal
+import subprocess
 import time
 
 from motley import SLOW, Motley, expect, llama_spec, main, poll, two_unlike
@@ -59,14 +61,31 @@ def a_booking_moves_what_runs_there(motley):
     expect(job["losses"] == 0 and job["attempt"] == 2, job)
     steps = len(motley.metrics(ident)[0])
     motley.wait_steps(ident, steps + 5)
+    an_interrupted_watcher_says_how_to_come_back(motley, ident)
     motley.run("cancel", str(ident))
-    motley.wait_state(ident, ("cancelled",))
+    last = motley.wait_state(ident, ("cancelled",))["checkpoints"][-1]["step"]
+    motley.get(ident, "cancelled")
+    expect(f"job {ident} is cancelled, so there is no result: --checkpoint last fetches what it had learnt after {last} steps" in motley.last_error,
+           motley.last_error)
+    got = motley.get(ident, "cancelled", checkpoint="last")
+    expect(os.path.exists(f"{got}/checkpoint-{last}/adapter_model.safetensors") and not motley.last_error, os.listdir(got))
     done = [step["step"] for step in motley.metrics(ident)[0]]
     expect(done == list(range(len(done))), "a step is missing or there twice")
     listed = motley.run("leases", "--json", parse=True)["leases"]
     expect([(one["device"], one["active"]) for one in listed] == [(device, True)], listed)
     lease(motley, "end", str(booked["id"]))
     return device
+
+
+def an_interrupted_watcher_says_how_to_come_back(motley, ident):
+    with subprocess.Popen([motley.program("motley"), "watch", str(ident), "--home", motley.home], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as watcher:
+        expect(watcher.stdout.readline(), "the view tells something")
+        watcher.send_signal(signal.SIGINT)
+        _, said = watcher.communicate(timeout=60 * SLOW)
+    expect(watcher.returncode == -signal.SIGINT, watcher.returncode)
+    expect(f"job {ident} goes on; motley watch {ident} " in said and f"motley get {ident} DIR" in said and f"motley cancel {ident}" in said, said)
+    expect(motley.job(ident)["state"] == "running", "it goes on")
 
 
 def a_withdrawn_booking_holds_no_job_up(motley):
