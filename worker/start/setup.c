@@ -68,16 +68,18 @@ static int report_fetched(struct session *session, struct err *err)
     struct model_source_stats stats;
     const char *name = session->assignment->model.name;
     uint64_t bytes = 0;
-    char text[360], read_text[32], all_text[32], fetched_text[32];
+    char text[400], read_text[32], all_text[32], fetched_text[32];
     model_source_stats(source, &stats);
     for (uint32_t i = 0; i < model_source_file_count(source); i++)
         bytes += model_source_file(source, i)->size;
-    snprintf(text, sizeof(text),
-             "model %.80s: read %s of %s for these blocks (%s over the network, %llu chunks from the node's "
-             "cache, the rest from files of this machine); %llu chunks verified",
-             name ? name : "", units_bytes(read_text, stats.read_bytes), units_bytes(all_text, bytes),
-             units_bytes(fetched_text, stats.fetched_bytes), (unsigned long long)stats.cached_chunks,
-             (unsigned long long)stats.verified_chunks);
+    snprintf(
+        text, sizeof(text),
+        "model %.80s: its files have %s; %s were read for these blocks, what was read twice counted twice "
+        "(%s over the network, %llu chunks from the node's cache, the rest from files of this machine); "
+        "%llu chunks verified",
+        name ? name : "", units_bytes(all_text, bytes), units_bytes(read_text, stats.read_bytes),
+        units_bytes(fetched_text, stats.fetched_bytes), (unsigned long long)stats.cached_chunks,
+        (unsigned long long)stats.verified_chunks);
     if (report_log(session->link, "info", text, err) < 0)
         return -1;
     const char *note = model_get_note(session->model);
