@@ -440,7 +440,9 @@ static int row_encode(struct encoder *e, const struct row_json *row, struct err 
         return -1;
     if (e->format != SPEC_FORMAT_TOKENS && !e->options->tokenizer) {
         return err_set(err, ERR_INVALID,
-                       "the model has no tokenizer, so it takes token rows (\"ids\", \"labels\") only");
+                       "the model has no tokenizer, so it takes rows of token ids only (\"input_ids\" or "
+                       "\"ids\", perhaps "
+                       "\"labels\")");
     }
     e->ids.count = 0;
     e->labels.count = 0;
