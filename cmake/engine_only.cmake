@@ -50,7 +50,7 @@ if(has_jansson)
   list(APPEND common json)
   list(APPEND model shape/config_delta shape/config_experts shape/config_keys shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
     shape/names shape/nf4_skipped adapters/peft adapters/peft_config shape/generation_config files/safetensors files/safetensors_write files/source_local
-    shape/tensors)
+    shape/tensors shape/tensors_fused)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
 list(FILTER engine EXCLUDE REGEX "engine/profile[a-z_]*\\.c$") # it needs OpenSSL, for the key that agents ask by

@@ -513,7 +513,8 @@ static int profile_turns(struct profile *profile)
     uint64_t begin_ns = profile->request->now_ns();
     struct profile_span parts = span_until(profile, begin_ns, 0.75),
                         halves = span_until(profile, begin_ns, 0.68);
-    bool mixture = config->experts > 0, apart = !config->post_norms && config->shared_ffn == 0;
+    bool mixture = config->experts > 0,
+         apart = !config->post_norms && config->shared_ffn == 0 && !config->expert_bias;
     if (kind_measure(profile, &profile->kinds[KIND_EMBEDDING], span_until(profile, begin_ns, 0.03), NULL) !=
             0 ||
         kind_measure(profile, &profile->kinds[KIND_LAYER], span_until(profile, begin_ns, mixture ? 0.5 : 0.6),

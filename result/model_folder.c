@@ -28,6 +28,11 @@ struct part {
     uint32_t rank; /* number of dimensions */
     enum tensor_type type;
     uint64_t bytes;
+    /* A tensor of all experts, as gpt-oss's files have it (model/shape/tensors_fused.h): how many matrices of
+     * rows x columns, or biases, of each expert it holds (0: it is no such tensor), the first of them, and
+     * their layer */
+    uint32_t fused, experts, layer;
+    enum arch_tensor what;
     const struct model_tensor *base; /* NULL for a head that was trained apart from its embedding */
     bool trained;                    /* the state has the whole tensor */
     uint32_t lora;                   /* rank of its adapter; 0: none */
@@ -46,6 +51,7 @@ struct writer {
     struct err *err;
     /* The piece that is being written: its last row is row - 1; bytes[at, size) are not written yet. */
     float *piece, *sum, *a, *b;
+    float *matrix; /* one matrix of a tensor of all experts */
     uint8_t *bytes;
     uint64_t row;
     size_t at, size;
@@ -68,7 +74,9 @@ static enum tensor_type written_type(const struct writer *w, const struct model_
     case SPEC_DTYPE_FP16:
         return TENSOR_F16;
     default:
-        return model_tensor_is_16bit(base) ? base->type : TENSOR_F32;
+        /* bf16 has all values of MXFP4 */
+        return model_tensor_is_16bit(base) ? base->type
+                                           : (base->type == TENSOR_MXFP4 ? TENSOR_BF16 : TENSOR_F32);
     }
 }
 
@@ -98,11 +106,27 @@ static int find_adapter(struct writer *w, struct part *part)
     return 0;
 }
 
+/* Makes the part of the first expert's first matrix that of all experts. */
+static void part_fuse(const struct writer *w, const struct block_tensor *tensor, struct part *part)
+{
+    part->fused = tensor->what == ARCH_EXPERT_GATE ? 2 : 1;
+    part->experts = model_get_config(w->base)->experts;
+    part->layer = tensor->block - 1;
+    part->what = tensor->what;
+    part->rank++;
+    part->bytes *= part->fused * part->experts;
+    arch_fused_name(tensor->what, part->layer, tensor->bias ? "_bias" : "", part->name);
+}
+
 static int add_part(const struct block_tensor *tensor, void *arg)
 {
     struct writer *w = arg;
     const struct result_state *s = w->state;
+    bool fuses = model_get_config(w->base)->expert_bias && tensor->what >= ARCH_EXPERT_GATE &&
+                 tensor->what <= ARCH_EXPERT_DOWN;
     uint64_t rows, columns;
+    if (fuses && (tensor->expert > 0 || tensor->what == ARCH_EXPERT_UP))
+        return 0;
     if (ARRAY_RESERVE(w->parts, w->capacity, (size_t)w->count + 1, w->err) < 0)
         return -1;
     struct part *part = &w->parts[w->count++];
@@ -119,7 +143,10 @@ static int add_part(const struct block_tensor *tensor, void *arg)
         return err_set(w->err, ERR_INVALID, "\"%s\" was trained as %llu x %llu and is %llu x %llu",
                        part->name, (unsigned long long)rows, (unsigned long long)columns,
                        (unsigned long long)part->rows, (unsigned long long)part->columns);
-    return find_adapter(w, part);
+    if (!fuses)
+        return find_adapter(w, part);
+    part_fuse(w, tensor, part);
+    return 0;
 }
 
 /* Adds the tensors that the language model has no use for, which the folder of the whole model has, too. */
@@ -191,22 +218,25 @@ static uint64_t piece_rows(const struct part *part)
 
 static int make_buffers(struct writer *w)
 {
-    uint64_t values = PIECE_VALUES, columns = 1, a = 1, b = 1;
+    uint64_t values = PIECE_VALUES, columns = 1, a = 1, b = 1, matrix = 1;
     for (uint32_t i = 0; i < w->count; i++) {
         const struct part *p = &w->parts[i];
         if (p->copied)
             continue;
-        values = p->columns > values ? p->columns : values;
+        uint64_t least = p->fused ? p->fused * p->rows * p->columns : p->columns;
+        values = least > values ? least : values;
+        matrix = p->fused && p->rows * p->columns > matrix ? p->rows * p->columns : matrix;
         columns = p->columns > columns ? p->columns : columns;
         a = p->lora * p->columns > a ? p->lora * p->columns : a;
         b = p->lora * piece_rows(p) > b ? p->lora * piece_rows(p) : b;
     }
     w->piece = malloc(values * sizeof(float));
     w->bytes = malloc(values * 4); /* no stored form of a value is wider */
+    w->matrix = malloc(matrix * sizeof(float));
     w->sum = malloc(columns * sizeof(float));
     w->a = malloc(a * sizeof(float));
     w->b = malloc(b * sizeof(float));
-    return w->piece && w->bytes && w->sum && w->a && w->b
+    return w->piece && w->bytes && w->matrix && w->sum && w->a && w->b
                ? 0
                : err_set(w->err, ERR_NOMEM, "no memory for pieces of %llu values",
                          (unsigned long long)values);
@@ -274,6 +304,29 @@ static int convert(struct writer *w, const struct part *part, uint64_t count)
     return 0;
 }
 
+/* Puts the next expert's matrices into the piece, with their rows in turn, as columns. */
+static int next_expert(struct writer *w, const struct part *part)
+{
+    const struct result_state *s = w->state;
+    const char *suffix = part->rank == 2 ? ".bias" : ".weight";
+    char name[ARCH_NAME_MAX];
+    for (uint32_t m = 0; m < part->fused; m++) {
+        arch_tensor_name(model_get_config(w->base)->arch, (enum arch_tensor)(part->what + m), part->layer,
+                         (uint32_t)w->row, suffix, name);
+        const struct model_tensor *base = model_tensor_find(w->base, name);
+        int status = part->trained ? s->read(s->arg, name, 0, part->rows, w->matrix, w->err)
+                     : base        ? model_tensor_read_f32(w->base, base, 0, part->rows, w->matrix, w->err)
+                            : err_set(w->err, ERR_NOT_FOUND, "the base model has no tensor \"%s\"", name);
+        if (status < 0)
+            return -1;
+        for (uint64_t r = 0; r < part->rows; r++)
+            for (uint64_t c = 0; c < part->columns; c++)
+                w->piece[(c * part->rows + r) * part->fused + m] = w->matrix[r * part->columns + c];
+    }
+    w->row++;
+    return convert(w, part, part->fused * part->rows * part->columns);
+}
+
 /* Reads the next rows, adds the adapter and converts them to the dtype in which they are written. */
 static int next_piece(struct writer *w, const struct part *part)
 {
@@ -301,7 +354,8 @@ static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *
     if (offset == 0)
         w->row = w->at = w->size = 0;
     for (size_t done = 0; done < size;) {
-        if (w->at == w->size && next_piece(w, stream->part) < 0)
+        const struct part *part = stream->part;
+        if (w->at == w->size && (part->fused ? next_expert(w, part) : next_piece(w, part)) < 0)
             return -1;
         size_t n = w->size - w->at < size - done ? w->size - w->at : size - done;
         memcpy((uint8_t *)dst + done, w->bytes + w->at, n);
@@ -340,6 +394,11 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
             .shape = {part->rows, part->rank == 3 ? 1 : part->columns, part->columns},
             .fill = fill,
             .arg = &streams[count]};
+        if (part->fused) {
+            const uint64_t across = part->fused * part->rows;
+            const uint64_t shape[] = {part->experts, part->rank == 2 ? across : part->columns, across};
+            memcpy(items[count].shape, shape, sizeof(shape));
+        }
         const struct safetensors_tensor *copied =
             part->copied ? model_tensor_stored(w->base, part->base) : NULL;
         if (copied) {
@@ -530,6 +589,7 @@ int result_model_folder(struct model *base, const struct result_state *state,
     free(w.piece);
     free(w.bytes);
     free(w.sum);
+    free(w.matrix);
     free(w.a);
     free(w.b);
     return status < 0 ? err_wrap(err, "model \"%s\"", options->dir) : 0;

@@ -70,6 +70,9 @@ CASES = {
                             max_window_layers=1), QKVO),
     "ernie4_5_moe": ("Ernie4_5_Moe", dict(COMMON, moe_num_experts=6, moe_k=2, moe_intermediate_size=24,
                                           moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), QKVO),
+    # a sink in each head's softmax, clamped gates (some are), biases on router and experts, YaRN
+    "gpt_oss": ("GptOss", dict(COMMON, head_dim=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2,
+                               sliding_window=12, swiglu_limit=0.8), QKVO),
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
     # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
     "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),

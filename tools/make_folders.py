@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny models of every family as `save_pretrained` of the installed transformers writes them, and as GGUF.
 
-    python3 tools/make_folders.py DIR        needs torch and transformers (4 or 5); GGUF files too if gguf is there
+    python3 tools/make_folders.py DIR [NAME ...]    needs torch and transformers (4 or 5); GGUF files too if gguf is there
 
 Each folder holds an expected.json beside: what transformers itself says of the model, tensor by tensor (rows, columns
 and two sums in double precision, under the hub's names) and layer by layer. tests/model/test_folders.c compares.
@@ -77,6 +77,8 @@ FAMILIES = {
                             first_k_dense_replace=1, sliding_window=6, max_window_layers=1, num_hidden_layers=3), None),
     "ernie4-5-moe": ("Ernie4_5_Moe", dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=12,
                                           moe_num_shared_experts=1), None),
+    "gpt-oss": ("GptOss", dict(num_local_experts=3, num_experts_per_tok=2, head_dim=8, sliding_window=6, hidden_size=32,
+                               intermediate_size=64), None),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
@@ -117,6 +119,9 @@ def hub_tensors(model, kind):
         if kind == "Mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = name.replace(".mlp.gate.moe_statics.", ".mlp.moe_statics.")
+        if kind == "GptOss" and ".experts." in name:
+            out.update(alternating(name, value))
+            continue
         if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             out[name] = value
             continue
@@ -127,6 +132,40 @@ def hub_tensors(model, kind):
             for part, matrix in zip(*parts):
                 out[f"{stem}{part}.weight"] = matrix
     return out
+
+
+def alternating(name, value):
+    """The matrices and biases of gpt-oss's experts, which it keeps transposed, with gate's and up's rows in turn."""
+    stem, last = name.rsplit(".", 1)
+    parts, suffix = ("gate_proj", "up_proj") if "gate_up" in last else ("down_proj",), "bias" if "bias" in last else "weight"
+    return {f"{stem}.{e}.{part}.{suffix}": value[e][..., i::len(parts)].movedim(-1, 0)
+            for e in range(value.shape[0]) for i, part in enumerate(parts)}
+
+
+def make_mxfp4(folder, plain, model, expected):
+    """The folder with the experts' matrices in MXFP4, at random, and what transformers makes of them."""
+    from safetensors.torch import load_file, save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    shutil.copytree(plain, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith((".gate_up_proj", ".down_proj"))]:
+        experts, columns, rows = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(116, 125, (experts, rows, columns // 32), dtype=torch.uint8)
+        tensors[name + "_blocks"], tensors[name + "_scales"] = blocks, scales
+        value = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32).double()
+        model.get_parameter(name).data = value.float()
+        expected["tensors"].update({key: sums(one) for key, one in alternating(name, value).items()})
+    ids = torch.randint(0, model.config.vocab_size, (1, 30))
+    model.config._experts_implementation = "eager"  # in double precision
+    with torch.no_grad():
+        expected.update(ids=ids.tolist(), labels=[[-100, *ids[0, 1:].tolist()]], loss=model.double()(ids, labels=ids).loss.item())
+    model.float()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "expected.json").write_text(json.dumps(expected))
 
 
 def sums(value):
@@ -253,10 +292,13 @@ def make_gguf(folder, model, arch, kind, expected):
 
 
 def main():
-    root = pathlib.Path(sys.argv[1])
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir(parents=True)
+    root, only = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    if not only:
+        shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True, exist_ok=True)
     for number, (name, (kind, settings, arch)) in enumerate(FAMILIES.items()):
+        if only and name not in only:
+            continue
         torch.manual_seed(number)
         folder, model = root / name, make_model(kind, settings)
         expected = expected_of(model, kind)  # before a cast rounds the rotary frequencies
@@ -265,7 +307,9 @@ def main():
             extra.unlink()
         model.to(torch.float32)
         (folder / "expected.json").write_text(json.dumps(expected))
-        if NEW and "experts" in str(expected["tensors"].keys()):
+        if kind == "GptOss":
+            make_mxfp4(root / (name + "-mxfp4"), folder, model, expected)
+        elif NEW and "experts" in str(expected["tensors"].keys()):
             own = root / (name + "-own")
             model.save_pretrained(own, save_original_format=False)
             (own / "expected.json").write_text(json.dumps(expected))

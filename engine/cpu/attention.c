@@ -36,6 +36,7 @@ struct sequence {
     const struct operand *out;
     size_t out_at, ldo; /* where q's heads begin in out and dout */
     float *lse;         /* logarithms of the softmax sums, or NULL; heads are 1 value apart */
+    const float *sinks; /* the group's, or NULL */
     size_t ldl;
     /* used in backward only */
     struct gemm_values dout;
@@ -283,15 +284,32 @@ static void forward_finish(const struct sequence *s, const struct running_softma
     }
 }
 
+/* Begins the running softmax with the head's sink, which has no value, or with nothing. */
+static void forward_begin(const struct sequence *s, const struct running_softmax *r)
+{
+    float score = s->sinks ? s->sinks[r->h] : -INFINITY, max = score, sum = score > -INFINITY ? 1.0f : 0.0f;
+    if (s->as != VALUES_F32 && sum > 0.0f) {
+        score *= 1.44269504088896341f;
+        max = ceilf(score);
+        sum = exp2f(score - max);
+    }
+    for (uint32_t i = 0; i < r->n; i++) {
+        r->max[i] = max;
+        r->sum[i] = sum;
+        if (sum > 0.0f)
+            memset(r->sums + i * r->ld, 0, s->head_dim * sizeof(*r->sums));
+    }
+}
+
 /* Runs queries [begin, end), at most block_queries(), of heads [first_head, last_head) of the group. */
 static void heads_forward(const struct sequence *s, uint32_t begin, uint32_t end, uint32_t first_head,
                           uint32_t last_head)
 {
     const struct forward_tiles t = forward_tiles_of(s);
     uint32_t n = end - begin, last = s->offset + end, heads = last_head - first_head;
-    for (uint32_t i = 0; i < heads * n; i++) {
-        t.max[i] = -INFINITY;
-        t.sum[i] = 0.0f;
+    for (uint32_t i = 0; i < heads; i++) {
+        struct running_softmax running = running_of(s, &t, first_head + i, i, begin, n);
+        forward_begin(s, &running);
     }
     for (uint32_t first = first_tile(s, s->offset + begin); first < last; first += TILE) {
         struct key_tile keys = {.first = first, .count = min_u32(TILE, last - first)};
@@ -557,6 +575,12 @@ static bool job_part(const struct attention_job *job, uint32_t index, struct att
     return attention_part_at(&job->cut, job->parts - 1 - index, part);
 }
 
+/* The sinks of the heads from `head` on, or NULL. */
+static const float *sinks_at(const struct operand *sinks, size_t head)
+{
+    return sinks->buffer ? (const float *)operand_at(sinks) + head : NULL;
+}
+
 /* Where the operands of one row and one key head begin, for the query heads that share it. */
 struct attention_offsets {
     uint32_t queries, group;
@@ -604,6 +628,7 @@ static struct sequence sequence_of(const struct attention_job *job, const struct
         .ldo = (size_t)op->heads * op->head_dim,
         .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
+        .sinks = sinks_at(&op->sinks, (size_t)part->kv * at.group),
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };
 }
@@ -695,9 +720,23 @@ static void cached_part(void *context, uint32_t index, uint32_t thread)
         .out = &op->out,
         .out_at = head,
         .ldo = (size_t)op->heads * op->head_dim,
+        .sinks = sinks_at(&op->sinks, (size_t)kv * group),
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };
     sequence_forward(&s, part.begin, part.end);
+}
+
+/* One head's sink: its gradient is the sum over tokens of -exp(sink - lse) * delta. */
+static void sink_part(void *context, uint32_t head, uint32_t thread)
+{
+    const struct op_attention_backward *op = ((const struct attention_job *)context)->backward;
+    const float *lse = operand_at(&op->forward.lse), *delta = operand_at(&op->delta);
+    double sink = (double)((const float *)operand_at(&op->forward.sinks))[head], sum = 0;
+    float *to = (float *)operand_at(&op->dsinks) + head;
+    (void)thread;
+    for (size_t i = head; i < (size_t)op->forward.tokens * op->forward.heads; i += op->forward.heads)
+        sum -= exp(sink - (double)lse[i]) * (double)delta[i];
+    *to = (float)((double)*to + sum);
 }
 
 void cpu_attention(struct cpu_runner *runner, const struct op *op)
@@ -722,10 +761,12 @@ void cpu_attention_backward(struct cpu_runner *runner, const struct op *op)
     job.parts = attention_parts(&job.cut);
     if (job.cut.step != TILE) {
         pool_run(runner->pool, job.parts, backward_part, &job);
-        return;
+    } else {
+        pool_run(runner->pool, job.parts, delta_part, &job);
+        pool_run(runner->pool, 2 * job.parts, backward_tile_part, &job);
     }
-    pool_run(runner->pool, job.parts, delta_part, &job);
-    pool_run(runner->pool, 2 * job.parts, backward_tile_part, &job);
+    if (a->forward.sinks.buffer && a->dsinks.buffer)
+        pool_run(runner->pool, a->forward.heads, sink_part, &job);
 }
 
 void cpu_attention_cached(struct cpu_runner *runner, const struct op *op)

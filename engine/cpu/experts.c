@@ -256,7 +256,7 @@ int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *e
     const struct op_route_sort *o = &op->route_sort;
     const uint32_t *chosen = operand_at(&o->chosen);
     uint32_t *token = operand_at(&o->token), *place = operand_at(&o->place),
-             *offsets = operand_at(&o->offsets);
+             *offsets = operand_at(&o->offsets), *expert = o->expert.buffer ? operand_at(&o->expert) : NULL;
     uint32_t choices = o->tokens * o->active;
     (void)runner;
     if (below_check(op, "chosen", &o->chosen, choices, o->experts, err) != 0)
@@ -269,6 +269,8 @@ int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *e
     for (uint32_t i = 0; i < choices; i++) {
         place[i] = offsets[chosen[i]]++;
         token[place[i]] = i / o->active;
+        if (expert)
+            expert[place[i]] = chosen[i];
     }
     memmove(offsets + 1, offsets, (size_t)o->experts * sizeof(*offsets));
     offsets[0] = 0;

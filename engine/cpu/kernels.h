@@ -147,9 +147,9 @@ struct kernels {
     void (*rope_pairs)(float *x, const float *cosines, const float *sines, size_t half, float sign);
     /* x[n] = cap * tanh(x * factor / cap) */
     void (*softcap)(float *x, size_t n, float factor, float cap);
-    /* act[n] = f(gate) * up, where f is silu or the tanh form of gelu */
-    void (*glu)(bool gelu, const float *gate, const float *up, float *act, size_t n);
-    void (*glu_backward)(bool gelu, float *gate, float *up, const float *dact, size_t n);
+    /* act[n] = f(gate) * up, of the given form */
+    void (*glu)(const struct glu_form *form, const float *gate, const float *up, float *act, size_t n);
+    void (*glu_backward)(const struct glu_form *form, float *gate, float *up, const float *dact, size_t n);
     void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n);
     /* dx += mask * t * scale (unless NULL), then t = mask * x * scale */
     void (*dropout_backward)(const struct dropout_key *key, const float *x, float *t, float *dx, size_t n);

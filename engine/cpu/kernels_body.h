@@ -338,73 +338,100 @@ INLINE vf sigmoid(vf x)
     return 1.0f / (1.0f + exp_f(-x));
 }
 
-/* Both gates are x * sigmoid(z(x)). For silu z is x. The tanh form of gelu has z = sqrt(8 / pi) * (x +
- * 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
-INLINE vf gate_sigmoid(bool gelu, vf x, vf *slope)
+/* All gates are x * sigmoid(z(x)). For silu z is x, clamped it is alpha * x. The tanh form of gelu has z =
+ * sqrt(8 / pi) * (x + 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). Callers pass a constant `kind`,
+ * so the compiler removes the branches. */
+INLINE vf gate_sigmoid(enum glu_kind kind, const struct glu_form *form, vf x, vf *slope)
 {
     const float twice = 1.59576912160573f;
     vf square = x * x;
-    if (!gelu) {
-        *slope = splat(1.0f);
-        return sigmoid(x);
+    if (kind != GLU_GELU_TANH) {
+        float factor = kind == GLU_CLAMPED ? form->alpha : 1.0f;
+        *slope = splat(factor);
+        return sigmoid(x * factor);
     }
     *slope = (square * (3 * 0.044715f) + 1.0f) * twice;
     return sigmoid((square * 0.044715f + 1.0f) * x * twice);
 }
 
-INLINE vf gated(bool gelu, vf gate, vf up)
+/* Clamps gate and up, and adds 1 to up. */
+INLINE void glu_clamp(const struct glu_form *form, vf *gate, vf *up)
 {
-    vf slope;
-    return gate * gate_sigmoid(gelu, gate, &slope) * up;
+    vf most = splat(form->limit), u = select_f(*up > most, most, *up);
+    *gate = select_f(*gate > most, most, *gate);
+    *up = select_f(u < -most, -most, u) + 1.0f;
 }
 
-INLINE void glu_row(bool gelu, const float *gate, const float *up, float *act, size_t n)
+INLINE vf gated(enum glu_kind kind, const struct glu_form *form, vf gate, vf up)
+{
+    vf slope;
+    if (kind == GLU_CLAMPED)
+        glu_clamp(form, &gate, &up);
+    return gate * gate_sigmoid(kind, form, gate, &slope) * up;
+}
+
+INLINE void glu_row(enum glu_kind kind, const struct glu_form *form, const float *gate, const float *up,
+                    float *act, size_t n)
 {
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR)
-        store(act + i, gated(gelu, load(gate + i), load(up + i)));
+        store(act + i, gated(kind, form, load(gate + i), load(up + i)));
     if (i < n)
-        store_tail(act + i, gated(gelu, load_tail(gate + i, n - i, 0), load_tail(up + i, n - i, 0)), n - i);
+        store_tail(act + i, gated(kind, form, load_tail(gate + i, n - i, 0), load_tail(up + i, n - i, 0)),
+                   n - i);
 }
 
-static void glu(bool gelu, const float *gate, const float *up, float *act, size_t n)
+static void glu(const struct glu_form *form, const float *gate, const float *up, float *act, size_t n)
 {
-    if (gelu)
-        glu_row(true, gate, up, act, n);
+    if (form->kind == GLU_GELU_TANH)
+        glu_row(GLU_GELU_TANH, form, gate, up, act, n);
+    else if (form->kind == GLU_CLAMPED)
+        glu_row(GLU_CLAMPED, form, gate, up, act, n);
     else
-        glu_row(false, gate, up, act, n);
+        glu_row(GLU_SILU, form, gate, up, act, n);
 }
 
-INLINE void glu_backward_vector(bool gelu, vf *gate, vf *up, vf d)
+INLINE void glu_backward_vector(enum glu_kind kind, const struct glu_form *form, vf *gate, vf *up, vf d)
 {
-    vf g = *gate, slope, s = gate_sigmoid(gelu, g, &slope), value = g * s;
-    *gate = d * *up * (s + value * (1.0f - s) * slope);
-    *up = d * value;
+    vf g = *gate, u = *up, slope, most = splat(form->limit), none = splat(0.0f);
+    if (kind == GLU_CLAMPED)
+        glu_clamp(form, &g, &u);
+    vf s = gate_sigmoid(kind, form, g, &slope), value = g * s;
+    vf dgate = d * u * (s + value * (1.0f - s) * slope), dup = d * value;
+    if (kind == GLU_CLAMPED) {
+        dgate = select_f(*gate > most, none, dgate);
+        dup = select_f(*up > most, none, select_f(*up < -most, none, dup));
+    }
+    *gate = dgate;
+    *up = dup;
 }
 
-INLINE void glu_backward_row(bool gelu, float *gate, float *up, const float *dact, size_t n)
+INLINE void glu_backward_row(enum glu_kind kind, const struct glu_form *form, float *gate, float *up,
+                             const float *dact, size_t n)
 {
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
         vf g = load(gate + i), u = load(up + i);
-        glu_backward_vector(gelu, &g, &u, load(dact + i));
+        glu_backward_vector(kind, form, &g, &u, load(dact + i));
         store(gate + i, g);
         store(up + i, u);
     }
     if (i < n) {
         vf g = load_tail(gate + i, n - i, 0), u = load_tail(up + i, n - i, 0);
-        glu_backward_vector(gelu, &g, &u, load_tail(dact + i, n - i, 0));
+        glu_backward_vector(kind, form, &g, &u, load_tail(dact + i, n - i, 0));
         store_tail(gate + i, g, n - i);
         store_tail(up + i, u, n - i);
     }
 }
 
-static void glu_backward(bool gelu, float *gate, float *up, const float *dact, size_t n)
+static void glu_backward(const struct glu_form *form, float *gate, float *up, const float *dact, size_t n)
 {
-    if (gelu)
-        glu_backward_row(true, gate, up, dact, n);
+    if (form->kind == GLU_GELU_TANH)
+        glu_backward_row(GLU_GELU_TANH, form, gate, up, dact, n);
+    else if (form->kind == GLU_CLAMPED)
+        glu_backward_row(GLU_CLAMPED, form, gate, up, dact, n);
     else
-        glu_backward_row(false, gate, up, dact, n);
+        glu_backward_row(GLU_SILU, form, gate, up, dact, n);
 }
 
 /* High and low halves of the 64-bit products of 32-bit lanes. WIDE_MULTIPLY multiplies the even lanes of two

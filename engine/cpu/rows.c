@@ -221,7 +221,7 @@ static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, 
     uint64_t at = row * 2 * op->width + i;
     values_read(kernels, &op->gate_up, at, gate, n);
     values_read(kernels, &op->gate_up, at + op->width, up, n);
-    kernels->glu(op->kind == GLU_GELU_TANH, gate, up, act, n);
+    kernels->glu(&op->form, gate, up, act, n);
     values_write(kernels, act, &op->act, row * op->width + i, n);
 }
 
@@ -233,8 +233,8 @@ static void glu_part(const struct parts_job *job, uint64_t begin, uint64_t end)
     for (uint64_t row = begin; row < end; row++) {
         if (wide) {
             const float *gate = (const float *)operand_at(&op->gate_up) + row * 2 * op->width;
-            kernels->glu(op->kind == GLU_GELU_TANH, gate, gate + op->width,
-                         (float *)operand_at(&op->act) + row * op->width, op->width);
+            kernels->glu(&op->form, gate, gate + op->width, (float *)operand_at(&op->act) + row * op->width,
+                         op->width);
             continue;
         }
         for (uint32_t i = 0; i < op->width; i += STRETCH)
@@ -256,7 +256,7 @@ static void glu_backward_stretch(const struct kernels *kernels, const struct op_
     values_read(kernels, &op->dact, row * op->width + i, dact, n);
     values_read(kernels, &op->gate_up, at, gate, n);
     values_read(kernels, &op->gate_up, at + op->width, up, n);
-    kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, up, dact, n);
+    kernels->glu_backward(&op->form, gate, up, dact, n);
     values_write(kernels, gate, &op->gate_up, at, n);
     values_write(kernels, up, &op->gate_up, at + op->width, n);
 }
@@ -270,7 +270,7 @@ static void glu_backward_part(const struct parts_job *job, uint64_t begin, uint6
         if (op->gate_up.dtype == DTYPE_F32 && op->dact.dtype == DTYPE_F32) {
             const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
             float *gate = (float *)operand_at(&op->gate_up) + at;
-            kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width, dact, op->width);
+            kernels->glu_backward(&op->form, gate, gate + op->width, dact, op->width);
             continue;
         }
         for (uint32_t i = 0; i < op->width; i += STRETCH)

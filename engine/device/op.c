@@ -162,6 +162,7 @@ static void attention_use(struct uses *uses, const struct op_attention *op, enum
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use_as(uses, as, "out", op->out, access, op->tokens, q, q);
     use(uses, "lse", op->lse, access, op->tokens, op->heads, op->heads);
+    use_optional(uses, "sinks", op->sinks, OPERAND_READ, 1, op->heads, op->heads);
 }
 
 static void attention_operands(const struct op *any, struct uses *uses)
@@ -181,6 +182,8 @@ static void attention_backward_operands(const struct op *any, struct uses *uses)
     use(uses, "dq", op->dq, OPERAND_WRITE, forward->tokens, q, forward->ld);
     use(uses, "dk", op->dk, OPERAND_WRITE, forward->tokens, kv, forward->ld);
     use(uses, "dv", op->dv, OPERAND_WRITE, forward->tokens, kv, forward->ld);
+    if (forward->sinks.buffer)
+        use_optional(uses, "dsinks", op->dsinks, OPERAND_UPDATE, 1, forward->heads, forward->heads);
 }
 
 static void attention_cached_operands(const struct op *any, struct uses *uses)
@@ -192,6 +195,7 @@ static void attention_cached_operands(const struct op *any, struct uses *uses)
     use(uses, "k", op->k, OPERAND_READ, held, kv, kv);
     use(uses, "v", op->v, OPERAND_READ, held, kv, kv);
     use_as(uses, AS_F32 | 1u << op->compute, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+    use_optional(uses, "sinks", op->sinks, OPERAND_READ, 1, op->heads, op->heads);
 }
 
 static void dropout_use(struct uses *uses, const struct op_dropout *op, enum operand_access access)
@@ -484,6 +488,8 @@ static void route_sort_operands(const struct op *any, struct uses *uses)
     use_flat(uses, AS_U32, "token", op->token, OPERAND_WRITE, choices);
     use_flat(uses, AS_U32, "place", op->place, OPERAND_WRITE, choices);
     use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_WRITE, op->experts + 1ull);
+    if (op->expert.buffer)
+        use_flat(uses, AS_U32, "expert", op->expert, OPERAND_WRITE, choices);
 }
 
 static void router_loss_operands(const struct op *any, struct uses *uses)

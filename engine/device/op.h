@@ -174,6 +174,9 @@ struct op_rope {
  * head_dim]; lse[tokens, heads] holds the logarithms of the softmax sums. It works in tiles with a running
  * softmax (Dao et al. 2022, algorithm 1): no row's score matrix is ever in memory as a whole.
  *
+ * Where `sinks` is present, head h has one more score, sinks[h], for every query. It counts in the softmax
+ * and in lse, but has no value (gpt-oss; Xiao et al. 2023).
+ *
  * compute: with DTYPE_F32 everything is f32. With DTYPE_BF16 or DTYPE_F16, each of q, k, v and out is f32 or
  * of that dtype; f32 values are rounded to it when read (out: when written), so the numbers do not depend on
  * how the operands are stored. Products and sums are f32. Probabilities are rounded before they are
@@ -184,44 +187,52 @@ struct op_attention {
     float scale, cap;
     enum dtype compute;
     struct operand q, k, v, row_start /* u32 [rows + 1] */, out, lse;
+    struct operand sinks; /* f32 [heads], or absent */
 };
 
 /* Gradients dq, dk and dv (laid out like q, k and v) from dout; delta[tokens, heads] is workspace (Dao et al.
  * 2022, algorithm 4). Gradients and delta are f32. `compute` is as in op_attention: dout, the probabilities
  * and the gradients of the products q k^T are rounded before they are multiplied. Those gradients include the
  * scale and the slope of the cap and are made from probabilities that are not rounded yet. delta is the sum
- * of dout (not rounded) times out. */
+ * of dout (not rounded) times out. dsinks, if present, is increased by the gradient of the sinks: for each
+ * head the sum over tokens of -exp(sink - lse) * delta, which is made in f64. */
 struct op_attention_backward {
     struct op_attention forward; /* out and lse are read */
     struct operand dout, delta, dq, dk, dv;
+    struct operand dsinks; /* f32 [heads], or absent; needs forward.sinks */
 };
 
 /* Attention of `tokens` new positions, the first of which is `begin`, over one sequence's cache k, v[begin +
- * tokens, kv_heads * head_dim]. `compute` is as in op_attention; q, k and v are f32, and out is f32 or of the
- * dtype of `compute`. */
+ * tokens, kv_heads * head_dim]. `sinks` and `compute` are as in op_attention; q, k and v are f32, and out is
+ * f32 or of the dtype of `compute`. */
 struct op_attention_cached {
     uint32_t tokens, begin, heads, kv_heads, head_dim, ldq, window;
     float scale, cap;
     enum dtype compute;
-    struct operand q, k, v, out /* [tokens, heads * head_dim] */;
+    struct operand q, k, v, out /* [tokens, heads * head_dim] */, sinks;
 };
 
 /* The activation of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu in its tanh form.
- */
-enum glu_kind { GLU_SILU, GLU_GELU_TANH };
+ * CLAMPED (gpt-oss) is g * sigmoid(alpha * g) * (1 + u), where g is gate up to `limit`, and u is up within
+ * [-limit, limit]; beyond these limits their gradients are 0. */
+enum glu_kind { GLU_SILU, GLU_GELU_TANH, GLU_CLAMPED };
+struct glu_form {
+    enum glu_kind kind;
+    float limit, alpha; /* of CLAMPED; limit > 0 */
+};
 
 /* act[tokens,width] = f(gate) * up, where a row of gate_up[tokens, 2 * width] holds gate, then up. Each
  * operand is f32, bf16 or f16; the op computes in f32. */
 struct op_glu {
     uint32_t tokens, width;
-    enum glu_kind kind;
+    struct glu_form form;
     struct operand gate_up, act;
 };
 
 /* Replaces gate_up by its gradient, computed from dact. Each is f32, bf16 or f16. */
 struct op_glu_backward {
     uint32_t tokens, width;
-    enum glu_kind kind;
+    struct glu_form form;
     struct operand gate_up, dact;
 };
 
@@ -406,11 +417,12 @@ struct op_route_backward {
 
 /* Sorts the choices `chosen` [tokens, active] by expert, then by token. `token`[i] is the token of sorted
  * position i; place[t, j] is the sorted position of token t's choice j; offsets[e] is the position at which
- * expert e begins (written even without tokens). u32. */
+ * expert e begins (written even without tokens). `expert`[i], if present, is the expert of position i. u32.
+ */
 struct op_route_sort {
     uint32_t tokens, active, experts;
     struct operand chosen, token /* [tokens * active] */, place /* [tokens, active] */,
-        offsets /* [experts + 1] */;
+        offsets /* [experts + 1] */, expert /* [tokens * active] */;
 };
 
 /* loss += sum over rows r of len_r * experts * Σ_e (counts[r,e] / n_r) * (sums[r,e] / n_r), with len_r the

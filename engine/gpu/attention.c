@@ -122,7 +122,8 @@ static int run_forward(struct gpu_call *call, const struct op *op)
     struct attention_forward_args args = {.shape = shape_of(o),
                                           .out = gpu_at(&o->out),
                                           .out_as = gpu_element(o->out.dtype),
-                                          .lse = gpu_at(&o->lse)};
+                                          .lse = gpu_at(&o->lse),
+                                          .sinks = gpu_at(&o->sinks)};
     const uint32_t count = rows_a_launch(call->gpu, o, 2);
     for (uint32_t first = 0; first < o->rows; first += count) {
         shape_rows(&args.shape, o, first, count);
@@ -148,7 +149,8 @@ static int run_cached(struct gpu_call *call, const struct op *op)
                                                     .scale = o->scale,
                                                     .cap = o->cap},
                                           .out = gpu_at(&o->out),
-                                          .out_as = gpu_element(o->out.dtype)};
+                                          .out_as = gpu_element(o->out.dtype),
+                                          .sinks = gpu_at(&o->sinks)};
     shape_finish(&args.shape, o->window, o->compute);
     return forward_launch(call, &args, o->compute, gpu_blocks(o->tokens, ATTENTION_ROWS));
 }
@@ -187,7 +189,15 @@ static int run_backward(struct gpu_call *call, const struct op *op)
                        &args, sizeof(args)) != 0)
             return -1;
     }
-    return 0;
+    if (!o->sinks.buffer || !b->dsinks.buffer)
+        return 0;
+    struct attention_sinks_args sinks = {.sinks = gpu_at(&o->sinks),
+                                         .lse = args.lse,
+                                         .delta = args.delta,
+                                         .dsinks = gpu_at(&b->dsinks),
+                                         .tokens = o->tokens,
+                                         .heads = o->heads};
+    return gpu_launch(call, KERNEL_attention_sinks, o->heads, 1, 1, &sinks, sizeof(sinks));
 }
 
 const struct gpu_op gpu_attention_ops[] = {

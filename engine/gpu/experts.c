@@ -99,6 +99,7 @@ static int route_sort_run(struct gpu_call *call, const struct op *op)
                                    .token = gpu_at(&o->token),
                                    .place = gpu_at(&o->place),
                                    .offsets = gpu_at(&o->offsets),
+                                   .expert = gpu_at(&o->expert),
                                    .counts = gpu_scratch(call),
                                    .choices = choices,
                                    .active = o->active,

@@ -59,11 +59,20 @@ static int run_softcap(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_softcap, gpu_blocks(args.count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
+/* The kernels' description of a gate: all are x * sigmoid(z(x)) of clamped values. */
+static struct glu_gate gate_of(const struct glu_form *form)
+{
+    bool clamped = form->kind == GLU_CLAMPED;
+    return (struct glu_gate){.gelu = form->kind == GLU_GELU_TANH,
+                             .clamped = clamped,
+                             .limit = form->limit,
+                             .alpha = clamped ? form->alpha : 1};
+}
+
 static bool glu_fits(const struct gpu *gpu, const struct op *op)
 {
-    enum glu_kind kind = op->kind == OP_GLU ? op->glu.kind : op->glu_backward.kind;
     (void)gpu;
-    return kind == GLU_SILU || kind == GLU_GELU_TANH;
+    return (op->kind == OP_GLU ? op->glu.form.kind : op->glu_backward.form.kind) <= GLU_CLAMPED;
 }
 
 static int run_glu(struct gpu_call *call, const struct op *op)
@@ -73,7 +82,7 @@ static int run_glu(struct gpu_call *call, const struct op *op)
                             .act = gpu_at(&o->act),
                             .tokens = o->tokens,
                             .width = o->width,
-                            .gelu = o->kind == GLU_GELU_TANH,
+                            .gate = gate_of(&o->form),
                             .gate_up_as = gpu_element(o->gate_up.dtype),
                             .act_as = gpu_element(o->act.dtype)};
     args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
@@ -88,7 +97,7 @@ static int run_glu_backward(struct gpu_call *call, const struct op *op)
                                      .dact = gpu_at(&o->dact),
                                      .tokens = o->tokens,
                                      .width = o->width,
-                                     .gelu = o->kind == GLU_GELU_TANH,
+                                     .gate = gate_of(&o->form),
                                      .gate_up_as = gpu_element(o->gate_up.dtype),
                                      .dact_as = gpu_element(o->dact.dtype)};
     args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&

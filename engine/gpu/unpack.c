@@ -16,7 +16,7 @@ uint32_t gpu_unpack_kind(enum pack_kind pack)
     static const uint8_t kinds[PACK_KINDS] = {
         [PACK_Q4_0] = UNPACK_Q4_0, [PACK_Q4_1] = UNPACK_Q4_1, [PACK_Q8_0] = UNPACK_Q8_0,
         [PACK_Q4_K] = UNPACK_Q4_K, [PACK_Q5_K] = UNPACK_Q5_K, [PACK_Q6_K] = UNPACK_Q6_K,
-        [PACK_Q5_0] = UNPACK_Q5_0, [PACK_Q5_1] = UNPACK_Q5_1};
+        [PACK_Q5_0] = UNPACK_Q5_0, [PACK_Q5_1] = UNPACK_Q5_1, [PACK_MXFP4] = UNPACK_MXFP4};
     return kinds[pack];
 }
 

@@ -174,6 +174,12 @@ static float attention_scale(const struct model_config *config)
     return (float)(config->attn_scale > 0 ? config->attn_scale : 1.0 / sqrt((double)config->head_dim));
 }
 
+/* The sinks of an attention step, or absent. */
+static struct operand attention_sinks(const struct layer_run *run, const struct layer_step *step)
+{
+    return step->norm < 0 ? (struct operand){0} : tensor_at(run->block, &run->plan->tensors.list[step->norm]);
+}
+
 static struct op_attention attention_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct stage *stage = run->pass->stage;
@@ -194,7 +200,8 @@ static struct op_attention attention_of(const struct layer_run *run, const struc
                                  .v = operand_skip(qkv, s->q_width + s->kv_width),
                                  .row_start = pass_meta(run->pass, stage->layout.slot.row_start, DTYPE_U32),
                                  .out = run_value(run, VALUE_ATT),
-                                 .lse = run_value(run, VALUE_LSE)};
+                                 .lse = run_value(run, VALUE_LSE),
+                                 .sinks = attention_sinks(run, step)};
 }
 
 static void attention_forward(const struct layer_run *run, const struct layer_step *step)
@@ -204,7 +211,7 @@ static void attention_forward(const struct layer_run *run, const struct layer_st
 
 /* Append this call's keys and values to the cache, then attend to the whole cache. The cache is in fp32;
  * attention rounds keys and values as it reads them. */
-static void attention_cached_forward(const struct layer_run *run)
+static void attention_cached_forward(const struct layer_run *run, const struct layer_step *step)
 {
     struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
@@ -232,16 +239,20 @@ static void attention_cached_forward(const struct layer_run *run)
                                                  .q = qkv,
                                                  .k = k,
                                                  .v = v,
-                                                 .out = run_value(run, VALUE_ATT)}});
+                                                 .out = run_value(run, VALUE_ATT),
+                                                 .sinks = attention_sinks(run, step)}});
 }
 
 static void attention_backward(const struct layer_run *run, const struct layer_step *step,
                                const struct tape_entry *entry)
 {
     const struct footprint_shape *s = shape(run);
-    struct operand d = run_gradient(run, step->in);
+    struct operand d = run_gradient(run, step->in), dsinks = {0};
+    if (step->norm >= 0)
+        dsinks = tensor_gradient(run->block, &run->plan->tensors.list[step->norm]);
     queue_step(run, &(struct op){.kind = OP_ATTENTION_BACKWARD,
                                  .attention_backward = {.forward = attention_of(run, step),
+                                                        .dsinks = dsinks,
                                                         .dout = run_gradient(run, VALUE_ATT),
                                                         .delta = run_scratch(run, entry->scratch),
                                                         .dq = d,
@@ -257,19 +268,23 @@ static struct op glu_op(const struct layer_run *run, const struct layer_step *st
     bool sparse = run->plan->width[VALUE_CHOSEN] > 0 && step->in == VALUE_GATE_UP;
     uint32_t copies = sparse ? config->experts_active : 1;
     uint32_t tokens = run->pass->tokens * copies, width = run->plan->width[step->out] / copies;
-    enum glu_kind kind = config->gelu ? GLU_GELU_TANH : GLU_SILU;
+    struct glu_form form = {.kind = config->gelu             ? GLU_GELU_TANH
+                                    : config->gate_limit > 0 ? GLU_CLAMPED
+                                                             : GLU_SILU,
+                            .limit = (float)config->gate_limit,
+                            .alpha = (float)config->gate_alpha};
     struct operand gate_up = run_value(run, step->in);
     if (backward)
         return (struct op){.kind = OP_GLU_BACKWARD,
                            .glu_backward = {.tokens = tokens,
                                             .width = width,
-                                            .kind = kind,
+                                            .form = form,
                                             .gate_up = gate_up,
                                             .dact = run_gradient(run, step->out)}};
     return (struct op){.kind = OP_GLU,
                        .glu = {.tokens = tokens,
                                .width = width,
-                               .kind = kind,
+                               .form = form,
                                .gate_up = gate_up,
                                .act = run_value(run, step->out)}};
 }
@@ -391,7 +406,10 @@ static void route_forward(const struct layer_run *run, const struct layer_step *
                                                 .chosen = chosen,
                                                 .token = run_value(run, VALUE_ROUTED_TOKEN),
                                                 .place = run_value(run, VALUE_ROUTED_PLACE),
-                                                .offsets = run_value(run, VALUE_OFFSETS)}});
+                                                .offsets = run_value(run, VALUE_OFFSETS),
+                                                .expert = run->plan->width[VALUE_ROUTED_EXPERT] > 0
+                                                              ? run_value(run, VALUE_ROUTED_EXPERT)
+                                                              : (struct operand){0}}});
 }
 
 static void route_backward(const struct layer_run *run)
@@ -523,7 +541,7 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         break;
     case STEP_ATTENTION:
         if (run->pass->cache)
-            attention_cached_forward(run);
+            attention_cached_forward(run, step);
         else
             attention_forward(run, step);
         break;

@@ -86,15 +86,17 @@ static const char *part_lacks(const struct stage_options *o)
                : experts && o->block_end - o->block_begin > 1 ? "of several blocks, experts alone"
                : experts && (ends || o->recompute)
                    ? "with the embedding, the head or recompute, experts alone"
-               : o->split      ? "with split backward"
-               : c->post_norms ? "where outputs are normed"
-               : c->shared_ffn ? "beside a shared expert"
-                               : NULL;
+               : o->split       ? "with split backward"
+               : c->post_norms  ? "where outputs are normed"
+               : c->shared_ffn  ? "beside a shared expert"
+               : c->expert_bias ? "of experts with biases"
+                                : NULL;
     return ends && part->follows ? "with the embedding or the head, which the first member has"
            : o->split            ? "with split backward"
            : c->post_norms       ? "where outputs are normed"
            : c->delta_value_heads > 0 || c->attn_gate          ? "of gated delta nets"
-           : c->shared_ffn       ? "beside a shared expert"
+           : c->shared_ffn                                     ? "beside a shared expert"
+           : c->expert_bias                                    ? "of experts with biases"
            : (c->packed_qkv || c->packed_gate_up) && rectangle ? "of joined matrices"
            : heads && c->qk_norm == 2                          ? "under a norm of all heads together"
            : part->column_end > 0 && c->experts > 0            ? "by columns of experts"

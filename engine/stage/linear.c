@@ -592,10 +592,30 @@ static bool adapters_add(const struct layer_run *run, const struct layer_step *s
            op_supports(run->pass->queue.device, &op);
 }
 
+/* The biases of the experts as a table, and the number of each routed row's expert as its row's id. */
+static struct operand expert_ids(const struct layer_run *run)
+{
+    struct operand ids = run_value(run, VALUE_ROUTED_EXPERT);
+    ids.dtype = DTYPE_I32;
+    return ids;
+}
+
 static void base_forward(struct layer_run *run, const struct layer_step *step, struct operand in, float beta,
                          struct operand out)
 {
     int32_t bias = step->members[0].bias;
+    if (step->experts && bias >= 0) {
+        const struct layer_tensor *tensor = &run->plan->tensors.list[bias];
+        queue_op(&run->pass->queue, &(struct op){.kind = OP_EMBED,
+                                                 .embed = {.tokens = step_rows(run, step),
+                                                           .hidden = step->outputs,
+                                                           .vocab = tensor->copies,
+                                                           .ids = expert_ids(run),
+                                                           .table = tensor_at(run->block, tensor),
+                                                           .out = out}});
+        base_multiply(run, step, false, in, 1, out);
+        return;
+    }
     base_multiply(run, step, false, in, beta, out);
     if (adds_bias(run, step))
         queue_op(&run->pass->queue,
@@ -658,8 +678,19 @@ static void base_weights_backward(struct layer_run *run, const struct layer_step
         return;
     struct operand dout = g->dout;
     if (dout.dtype != DTYPE_F32) {
-        queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * step->outputs, dout, g->wide);
+        queue_cast(&run->pass->queue, (uint64_t)step_rows(run, step) * step->outputs, dout, g->wide);
         dout = g->wide;
+    }
+    if (step->experts) {
+        queue_op(&run->pass->queue,
+                 &(struct op){.kind = OP_EMBED_BACKWARD,
+                              .embed_backward = {.tokens = step_rows(run, step),
+                                                 .hidden = step->outputs,
+                                                 .vocab = list[bias].copies,
+                                                 .ids = expert_ids(run),
+                                                 .dout = dout,
+                                                 .dtable = tensor_gradient(run->block, &list[bias])}});
+        return;
     }
     queue_op(&run->pass->queue, &(struct op){.kind = OP_COLUMN_SUM,
                                              .column_sum = {.rows = run->pass->tokens,

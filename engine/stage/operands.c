@@ -75,7 +75,7 @@ struct operand run_value(const struct layer_run *run, enum layer_value value)
     else
         operand = run_scratch(run, run->tape ? run->tape->value[value] : plan->forward[value]);
     if (value == VALUE_CHOSEN || value == VALUE_ROUTED_TOKEN || value == VALUE_ROUTED_PLACE ||
-        value == VALUE_SHARED_CHOSEN || value == VALUE_OFFSETS)
+        value == VALUE_ROUTED_EXPERT || value == VALUE_SHARED_CHOSEN || value == VALUE_OFFSETS)
         operand.dtype = DTYPE_U32;
     if (plan->sixteen[value])
         operand.dtype = run->pass->stage->options.compute;

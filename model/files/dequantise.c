@@ -72,6 +72,18 @@ static void block_q5_1(const uint8_t *restrict p, float *restrict y)
     }
 }
 
+/* MXFP4 (OCP Microscaling Formats 1.0, section 5.3): a power of two, 2^(p[0] - 127), and 32 codes of E2M1 in
+ * ggml's order, here as twice their values. */
+static void block_mxfp4(const uint8_t *restrict p, float *restrict y)
+{
+    static const float twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
+    float half = bits_float(p[0] < 2 ? 0x00200000u << p[0] : (p[0] - 1u) << 23);
+    for (int j = 0; j < 16; j++) {
+        y[j] = twice[p[1 + j] & 15] * half;
+        y[j + 16] = twice[p[1 + j] >> 4] * half;
+    }
+}
+
 static void block_q8_0(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p));
@@ -160,10 +172,11 @@ static void plain_f64(const uint8_t *restrict p, float *restrict y)
 }
 
 static void (*const decoders[TENSOR_TYPE_COUNT])(const uint8_t *block, float *values) = {
-    [TENSOR_F32] = plain_f32,   [TENSOR_F16] = plain_f16,   [TENSOR_BF16] = plain_bf16,
-    [TENSOR_F64] = plain_f64,   [TENSOR_Q4_0] = block_q4_0, [TENSOR_Q4_1] = block_q4_1,
-    [TENSOR_Q5_0] = block_q5_0, [TENSOR_Q5_1] = block_q5_1, [TENSOR_Q8_0] = block_q8_0,
-    [TENSOR_Q4_K] = block_q4_k, [TENSOR_Q5_K] = block_q5_k, [TENSOR_Q6_K] = block_q6_k,
+    [TENSOR_F32] = plain_f32,     [TENSOR_F16] = plain_f16,   [TENSOR_BF16] = plain_bf16,
+    [TENSOR_F64] = plain_f64,     [TENSOR_Q4_0] = block_q4_0, [TENSOR_Q4_1] = block_q4_1,
+    [TENSOR_Q5_0] = block_q5_0,   [TENSOR_Q5_1] = block_q5_1, [TENSOR_Q8_0] = block_q8_0,
+    [TENSOR_Q4_K] = block_q4_k,   [TENSOR_Q5_K] = block_q5_k, [TENSOR_Q6_K] = block_q6_k,
+    [TENSOR_MXFP4] = block_mxfp4,
 };
 
 int tensor_dequantise(enum tensor_type type, const void *src, uint64_t count, float *dst, struct err *err)

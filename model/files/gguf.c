@@ -36,17 +36,46 @@ static const struct {
     const char *name;
     int type; /* enum tensor_type, or -1 for types that are not read */
 } ggml_types[] = {
-    [0] = {"F32", TENSOR_F32},    [1] = {"F16", TENSOR_F16},    [2] = {"Q4_0", TENSOR_Q4_0},
-    [3] = {"Q4_1", TENSOR_Q4_1},  [4] = {"Q4_2", -1},           [5] = {"Q4_3", -1},
-    [6] = {"Q5_0", TENSOR_Q5_0},  [7] = {"Q5_1", TENSOR_Q5_1},  [8] = {"Q8_0", TENSOR_Q8_0},
-    [9] = {"Q8_1", -1},           [10] = {"Q2_K", -1},          [11] = {"Q3_K", -1},
-    [12] = {"Q4_K", TENSOR_Q4_K}, [13] = {"Q5_K", TENSOR_Q5_K}, [14] = {"Q6_K", TENSOR_Q6_K},
-    [15] = {"Q8_K", -1},          [16] = {"IQ2_XXS", -1},       [17] = {"IQ2_XS", -1},
-    [18] = {"IQ3_XXS", -1},       [19] = {"IQ1_S", -1},         [20] = {"IQ4_NL", -1},
-    [21] = {"IQ3_S", -1},         [22] = {"IQ2_S", -1},         [23] = {"IQ4_XS", -1},
-    [24] = {"I8", TENSOR_I8},     [25] = {"I16", TENSOR_I16},   [26] = {"I32", TENSOR_I32},
-    [27] = {"I64", TENSOR_I64},   [28] = {"F64", TENSOR_F64},   [29] = {"IQ1_M", -1},
+    [0] = {"F32", TENSOR_F32},
+    [1] = {"F16", TENSOR_F16},
+    [2] = {"Q4_0", TENSOR_Q4_0},
+    [3] = {"Q4_1", TENSOR_Q4_1},
+    [4] = {"Q4_2", -1},
+    [5] = {"Q4_3", -1},
+    [6] = {"Q5_0", TENSOR_Q5_0},
+    [7] = {"Q5_1", TENSOR_Q5_1},
+    [8] = {"Q8_0", TENSOR_Q8_0},
+    [9] = {"Q8_1", -1},
+    [10] = {"Q2_K", -1},
+    [11] = {"Q3_K", -1},
+    [12] = {"Q4_K", TENSOR_Q4_K},
+    [13] = {"Q5_K", TENSOR_Q5_K},
+    [14] = {"Q6_K", TENSOR_Q6_K},
+    [15] = {"Q8_K", -1},
+    [16] = {"IQ2_XXS", -1},
+    [17] = {"IQ2_XS", -1},
+    [18] = {"IQ3_XXS", -1},
+    [19] = {"IQ1_S", -1},
+    [20] = {"IQ4_NL", -1},
+    [21] = {"IQ3_S", -1},
+    [22] = {"IQ2_S", -1},
+    [23] = {"IQ4_XS", -1},
+    [24] = {"I8", TENSOR_I8},
+    [25] = {"I16", TENSOR_I16},
+    [26] = {"I32", TENSOR_I32},
+    [27] = {"I64", TENSOR_I64},
+    [28] = {"F64", TENSOR_F64},
+    [29] = {"IQ1_M", -1},
     [30] = {"BF16", TENSOR_BF16},
+    [31] = {NULL, -1},
+    [32] = {NULL, -1},
+    [33] = {NULL, -1},
+    [34] = {"TQ1_0", -1},
+    [35] = {"TQ2_0", -1},
+    [36] = {NULL, -1},
+    [37] = {NULL, -1},
+    [38] = {NULL, -1},
+    [39] = {"MXFP4", TENSOR_MXFP4},
 };
 
 struct entry {
@@ -246,8 +275,9 @@ static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
     if (type >= known || ggml_types[type].type < 0) {
         err_set(c->err, ERR_UNSUPPORTED,
                 "gguf: tensor \"%s\": the type %s (%llu) is not read; F32, F16, BF16, Q8_0, "
-                "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are",
-                t->name, type < known ? ggml_types[type].name : "unknown", (unsigned long long)type);
+                "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and MXFP4 are",
+                t->name, type < known && ggml_types[type].name ? ggml_types[type].name : "unknown",
+                (unsigned long long)type);
         return false;
     }
     t->type = (enum tensor_type)ggml_types[type].type;

@@ -10,7 +10,7 @@ static const struct pack_entry {
     [PACK_F32] = {TENSOR_F32, 0, 0},   [PACK_BF16] = {TENSOR_BF16, 0, 0}, [PACK_F16] = {TENSOR_F16, 0, 0},
     [PACK_Q4_0] = {TENSOR_Q4_0, 1, 0}, [PACK_Q4_1] = {TENSOR_Q4_1, 2, 0}, [PACK_Q8_0] = {TENSOR_Q8_0, 1, 0},
     [PACK_Q4_K] = {TENSOR_Q4_K, 2, 0}, [PACK_Q5_K] = {TENSOR_Q5_K, 2, 0}, [PACK_Q6_K] = {TENSOR_Q6_K, 1, 208},
-    [PACK_Q5_0] = {TENSOR_Q5_0, 1, 0}, [PACK_Q5_1] = {TENSOR_Q5_1, 2, 0},
+    [PACK_Q5_0] = {TENSOR_Q5_0, 1, 0}, [PACK_Q5_1] = {TENSOR_Q5_1, 2, 0}, [PACK_MXFP4] = {TENSOR_MXFP4, 0, 0},
 };
 
 enum tensor_type pack_type(enum pack_kind pack)
@@ -46,10 +46,14 @@ enum pack_kind pack_of_type(enum tensor_type type)
 bool pack_finite(enum pack_kind pack, const uint8_t *blocks, uint64_t count)
 {
     enum {
-        HIGH_EXPONENT = 0x7c
-    }; /* the exponent bits in the upper byte of an fp16; all set means infinity or NaN */
+        HIGH_EXPONENT = 0x7c, /* the exponent bits in the upper byte of an fp16; all set: infinity or NaN */
+        MXFP4_MOST = 252      /* with a greater scale, 6 times it is beyond fp32; 255 is NaN */
+    };
     const struct pack_entry *entry = &entries[pack];
     uint32_t bytes = tensor_type_block_bytes(entry->type);
+    for (uint64_t i = 0; i < count && pack == PACK_MXFP4; i++)
+        if (blocks[i * bytes] > MXFP4_MOST)
+            return false;
     for (uint64_t i = 0; i < count; i++)
         for (uint32_t h = 0; h < entry->halves; h++)
             if ((blocks[i * bytes + entry->at + 2 * h + 1] & HIGH_EXPONENT) == HIGH_EXPONENT)

@@ -26,6 +26,7 @@ enum pack_kind {
     PACK_Q6_K,
     PACK_Q5_0,
     PACK_Q5_1,
+    PACK_MXFP4,
     PACK_KINDS
 };
 

@@ -48,6 +48,7 @@ enum tensor_type {
     TENSOR_Q4_K,
     TENSOR_Q5_K,
     TENSOR_Q6_K,
+    TENSOR_MXFP4, /* safetensors keep its scales and codes as two tensors of U8 */
     TENSOR_TYPE_COUNT
 };
 

@@ -16,7 +16,7 @@ static const struct type_entry {
     [TENSOR_Q4_1] = {"Q4_1", 32, 20},     [TENSOR_Q5_0] = {"Q5_0", 32, 22},
     [TENSOR_Q5_1] = {"Q5_1", 32, 24},     [TENSOR_Q8_0] = {"Q8_0", 32, 34},
     [TENSOR_Q4_K] = {"Q4_K", 256, 144},   [TENSOR_Q5_K] = {"Q5_K", 256, 176},
-    [TENSOR_Q6_K] = {"Q6_K", 256, 210},
+    [TENSOR_Q6_K] = {"Q6_K", 256, 210},   [TENSOR_MXFP4] = {"MXFP4", 32, 17},
 };
 
 const char *tensor_type_name(enum tensor_type type)

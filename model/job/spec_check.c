@@ -61,7 +61,8 @@ static int check_packed(const struct model_packing *packing, struct err *err)
     if (packing->ways == 0 || packing_is_nf4(packing))
         return err_set(
             err, ERR_INVALID,
-            "method.base: packed keeps the quantised blocks of a GGUF, and this model's file has none");
+            "method.base: packed keeps the quantised blocks of a GGUF, or MXFP4, and this model's file has "
+            "none");
     if (packing->ways > MODEL_PACKINGS_MAX)
         return err_set(err, ERR_UNSUPPORTED,
                        "method.base: packed: the file's layers are quantised in more than %d ways",

@@ -136,6 +136,8 @@ void arch_fill(struct model_config *c)
     c->rope_adjacent = a->rope_adjacent;
     c->gelu = a->gelu;
     c->attn_gate = a->attn_gate;
+    c->attn_sinks = a->attn_sinks;
+    c->expert_bias = a->expert_bias;
     c->norm_offset = a->norm_offset;
     if (a->embed_scaled)
         c->embed_scale = sqrt((double)c->hidden);
@@ -187,6 +189,11 @@ void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t la
     expand(pattern ? pattern : "", layer, expert, suffix, name);
 }
 
+void arch_fused_name(enum arch_tensor first, uint32_t layer, const char *suffix, char name[ARCH_NAME_MAX])
+{
+    expand(expert_names[first == ARCH_EXPERT_DOWN].hf, layer, 0, suffix, name);
+}
+
 bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
                     char name[ARCH_NAME_MAX])
 {
@@ -231,10 +238,26 @@ static bool match_name(const char *pattern, const char *name, bool bare, struct 
     return true;
 }
 
+/* Matches the name of a tensor of all experts with the suffixes that gpt-oss's have. */
+static bool match_fused(const char *pattern, const char *name, struct arch_match *match)
+{
+    static const char *const suffixes[] = {"", "_bias", "_blocks", "_scales"};
+    uint32_t numbers[2] = {0, 0};
+    const char *suffix = pattern ? match_pattern(pattern, name, numbers) : NULL;
+    for (size_t i = 0; suffix && i < sizeof(suffixes) / sizeof(suffixes[0]); i++)
+        if (strcmp(suffix, suffixes[i]) == 0 && numbers[0] < MODEL_LAYERS_MAX) {
+            match->suffix = suffix;
+            match->layer = numbers[0];
+            return true;
+        }
+    return false;
+}
+
 /* Returns true for tensors whose names have no suffix. */
 static bool is_bare(enum arch_tensor tensor)
 {
-    return tensor == ARCH_DELTA_DECAY || tensor == ARCH_DELTA_DT_BIAS || tensor == ARCH_ROUTER_BIAS;
+    return tensor == ARCH_DELTA_DECAY || tensor == ARCH_DELTA_DT_BIAS || tensor == ARCH_SINKS ||
+           tensor == ARCH_ROUTER_BIAS;
 }
 
 static bool match_any(enum model_arch arch, const char *name, bool gguf, struct arch_match *match)
@@ -249,7 +272,9 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
             return true;
         }
     for (size_t i = 0; archs[arch].sparse && i < sizeof(expert_names) / sizeof(expert_names[0]); i++)
-        if (match_name(gguf ? expert_names[i].gguf : expert_names[i].hf, name, !gguf, match)) {
+        if (archs[arch].expert_bias && !gguf
+                ? match_fused(expert_names[i].hf, name, match)
+                : match_name(gguf ? expert_names[i].gguf : expert_names[i].hf, name, !gguf, match)) {
             memcpy(match->parts, expert_names[i].parts, sizeof(match->parts));
             match->part_count = expert_names[i].part_count;
             match->stacked = expert_names[i].stacked;

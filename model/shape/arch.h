@@ -48,6 +48,7 @@ enum arch_tensor {
     ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
     ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
     ARCH_DELTA_NORM,    /* the norm of each head's output */
+    ARCH_SINKS,         /* one score of each head in attention's softmax, without a suffix */
     ARCH_ROUTER,
     ARCH_EXPERT_GATE, /* the matrix of one expert */
     ARCH_EXPERT_UP,
@@ -68,6 +69,7 @@ struct arch_biases {
     const char *qkv, *o, *ffn;
     bool qkv_default; /* the value of an absent key of q, k and v */
     bool qkv_always;  /* q, k and v have biases in every model */
+    bool o_default;   /* the value of an absent key of o */
 };
 
 /* The rule that decides which layers use the sliding window when the file has no layer_types. */
@@ -116,6 +118,7 @@ struct arch {
     const char *qk_norm_key; /* config.json's key that says whether q and k are normed per head, or NULL */
     uint32_t qk_norm;        /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
+    bool attn_sinks;    /* each head has one more score in attention's softmax, which has no value */
     bool attn_gate;     /* q's matrix has the gate of each head's output behind the head's rows */
     bool delta;         /* layer_types may name linear_attention: gated delta nets */
     bool gelu_as_act;   /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
@@ -141,18 +144,20 @@ struct arch {
     uint32_t no_rope_period;
     /* The following fields describe mixtures of experts. */
     bool sparse;
-    const char *experts_key;      /* config.json's key of the number of experts */
-    const char *expert_ffn_key;   /* config.json's key of an expert's width, or NULL: intermediate_size */
-    bool w_names;                 /* experts' gate, up and down are called w1, w3 and w2 */
-    enum arch_dense dense;        /* config.json's keys that make layers dense */
-    const char *active_key;       /* config.json's key of the chosen experts, or NULL: num_experts_per_tok */
-    const char *shared_key;       /* config.json's key of the shared expert's width, or NULL */
-    const char *shared_count_key; /* … or of its width in experts, or NULL: there is no shared expert */
-    bool shared_scored;           /* a logistic score of the token weighs the shared expert */
-    bool router_sigmoid;          /* scores are logistic, and scaled by routed_scaling_factor */
-    bool router_biased;           /* there is an ARCH_ROUTER_BIAS */
-    bool router_bias_row;         /* … which files keep as a matrix of one row */
-    uint32_t dense_default;       /* default of first_k_dense_replace */
+    const char *experts_key;       /* config.json's key of the number of experts */
+    const char *expert_ffn_key;    /* config.json's key of an expert's width, or NULL: intermediate_size */
+    bool w_names;                  /* experts' gate, up and down are called w1, w3 and w2 */
+    enum arch_dense dense;         /* config.json's keys that make layers dense */
+    const char *active_key;        /* config.json's key of the chosen experts, or NULL: num_experts_per_tok */
+    const char *shared_key;        /* config.json's key of the shared expert's width, or NULL */
+    const char *shared_count_key;  /* … or of its width in experts, or NULL: there is no shared expert */
+    bool shared_scored;            /* a logistic score of the token weighs the shared expert */
+    bool router_sigmoid;           /* scores are logistic, and scaled by routed_scaling_factor */
+    bool router_biased;            /* there is an ARCH_ROUTER_BIAS */
+    bool router_bias_row;          /* … which files keep as a matrix of one row */
+    bool expert_bias;              /* router and experts have biases, which are trained */
+    double gate_limit, gate_alpha; /* defaults of swiglu_limit and swiglu_alpha; 0: no such keys */
+    uint32_t dense_default;        /* default of first_k_dense_replace */
     /* The chosen experts' weights are always divided by their sum; if false, only if norm_topk_prob, whose
      * default is renormalise_default, is true. */
     bool renormalise, renormalise_default;
@@ -203,6 +208,10 @@ void arch_fill(struct model_config *config);
  * experts count from 0 and are ignored for tensors that have none. */
 void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
                       const char *suffix, char name[ARCH_NAME_MAX]);
+
+/* Writes the Hugging Face name of the tensor of all experts that begins with ARCH_EXPERT_GATE (and goes on
+ * with ARCH_EXPERT_UP) or ARCH_EXPERT_DOWN, with suffix ("" or "_bias"). */
+void arch_fused_name(enum arch_tensor first, uint32_t layer, const char *suffix, char name[ARCH_NAME_MAX]);
 
 /* Writes the tensor's GGUF name, which all experts of a layer share. Returns false where GGUF has no such
  * tensor. */

@@ -164,6 +164,8 @@ static struct block_part part_attention(const struct model_config *c, const stru
         p.params += (c->attn_gate ? 2 : 1) * q + 2 * kv;
     if (c->o_bias)
         p.params += h;
+    if (c->attn_sinks)
+        p.params += c->heads;
     if (c->qk_norm == 1)
         p.params += 2 * (uint64_t)c->head_dim;
     else if (c->qk_norm == 2)
@@ -186,7 +188,7 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
     }
     part_params(c, o, layer, LORA_FFN, (uint32_t)f, &p);
     p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h);
-    if (c->mlp_bias && !expert)
+    if (expert ? c->expert_bias : c->mlp_bias)
         p.params += 2 * f + h;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     p.saved_per_token = h + 3 * f;
@@ -200,7 +202,8 @@ static struct block_part part_router(const struct model_config *c, const struct 
     uint64_t h = c->hidden, e = c->experts, score = c->shared_scored ? h : 0;
     struct block_part p = {.kind = PART_ROUTER, .copies = 1, .active = 1};
     part_params(c, o, layer, LORA_SHARED, 0, &p);
-    p.params = p.matrix_params + h * e + (c->router_biased ? e : 0) + score + norms_of_half(c) * h;
+    p.params =
+        p.matrix_params + h * e + (c->router_biased || c->expert_bias ? e : 0) + score + norms_of_half(c) * h;
     p.flops_per_token = 2.0 * (double)(p.matrix_params + h * e + score);
     p.saved_per_token = h + e + 3 * (uint64_t)c->shared_ffn;
     return p;
@@ -342,6 +345,8 @@ static void walk_experts(struct walk *w)
     const struct model_config *c = w->config;
     bool row = arch_of(c->arch)->router_bias_row;
     walk_named(w, ARCH_ROUTER, 0, ".weight", c->experts, c->hidden);
+    if (c->expert_bias)
+        walk_named(w, ARCH_ROUTER, 0, ".bias", c->experts, 0);
     if (c->router_biased)
         walk_named(w, ARCH_ROUTER_BIAS, 0, "", row ? 1 : c->experts, row ? c->experts : 0);
     if (c->shared_ffn > 0)
@@ -353,6 +358,8 @@ static void walk_experts(struct walk *w)
             uint32_t rows, cols;
             target_shape(c, LORA_GATE << i, c->expert_ffn, &rows, &cols);
             walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".weight", rows, cols);
+            if (c->expert_bias)
+                walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".bias", rows, 0);
         }
 }
 
@@ -379,6 +386,8 @@ static void walk_layer(struct walk *w)
     if (!c->no_pre_norms)
         walk_norm(w, ARCH_NORM_INPUT, c->hidden);
     walk_matrices(w, LORA_ATTENTION, 0);
+    if (c->attn_sinks)
+        walk_named(w, ARCH_SINKS, 0, "", c->heads, 0);
     if (delta)
         walk_delta(w);
     if (c->qk_norm && !delta) {

@@ -73,6 +73,10 @@ static void set_experts(json_t *out, const struct model_config *c)
         json_object_set_new(out, a->shared_key, json_integer(c->shared_ffn));
     if (a->shared_count_key)
         json_object_set_new(out, a->shared_count_key, json_integer(c->shared_ffn / c->expert_ffn));
+    if (a->gate_limit > 0) {
+        json_object_set_new(out, "swiglu_limit", json_real(c->gate_limit));
+        json_object_set_new(out, "swiglu_alpha", json_real(c->gate_alpha));
+    }
     if (a->router_sigmoid)
         json_object_set_new(out, "routed_scaling_factor", json_real(c->router_scale));
     if (a->qk_norm_key)
@@ -109,7 +113,7 @@ static void set_window(json_t *out, const struct model_config *c)
     while (first < c->layers && model_layer_window(c, first) == 0)
         first++;
     json_object_set_new(out, "sliding_window", c->window ? json_integer(c->window) : json_null());
-    if (c->window) {
+    if (c->window || arch_of(c->arch)->window_period) {
         json_t *types = json_array();
         for (uint32_t i = 0; i < c->layers; i++)
             json_array_append_new(

@@ -38,6 +38,7 @@ enum model_arch {
     MODEL_GLM4_MOE,
     MODEL_DOTS1,
     MODEL_ERNIE_MOE,
+    MODEL_GPT_OSS,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
     MODEL_PHI3,
@@ -147,6 +148,9 @@ struct model_config {
     double branch_scale; /* factor of what attention and FFN add to the residual stream; 0 stands for 1 */
     double logit_scale;  /* factor of the logits; 0 stands for 1 */
     double attn_scale;   /* factor of the attention scores; 0 stands for 1 / sqrt(head_dim) */
+    bool attn_sinks; /* each head has one more score in attention's softmax, which has no value (gpt-oss) */
+    /* The gate is clamped (GLU_CLAMPED, engine/device/op.h); limit 0: it is not */
+    double gate_limit, gate_alpha;
     double attn_softcap, logit_softcap; /* scores and logits become cap * tanh(x / cap); 0: no cap */
     enum model_dtype dtype;             /* dtype of the file's values */
     struct model_packing packing;       /* packing of a GGUF, or of a folder saved in NF4 */
@@ -162,6 +166,7 @@ struct model_config {
     bool shared_scored;      /* a logistic score of the token weighs the shared expert */
     bool router_sigmoid;     /* the router's scores become logistic values; if false, their softmax */
     bool router_biased;      /* a vector that is not trained is added to them for the choice alone */
+    bool expert_bias;        /* biases on the router and on the experts' matrices */
     double router_scale;     /* factor of the chosen experts' weights; 0 stands for 1 */
     bool router_renormalise; /* the weights of a token's chosen experts are divided by their sum */
     double router_aux_coef;  /* coefficient of the load-balancing loss */

@@ -69,7 +69,7 @@ static int refuse_groups(struct json_reader *r)
     return 0;
 }
 
-/* Reads the shared expert's width, and the router's kind. */
+/* Reads the shared expert's width, and the kinds of router and gate. */
 static int parse_shared(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
@@ -82,6 +82,12 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
             return jr_fail(r, a->shared_count_key, "%u experts of %u are wider than %d", count, c->expert_ffn,
                            CONFIG_FFN_MAX);
         c->shared_ffn = count * c->expert_ffn;
+    }
+    c->gate_limit = a->gate_limit;
+    c->gate_alpha = a->gate_alpha;
+    if (a->gate_limit > 0) {
+        jr_f64(r, "swiglu_limit", JR_OPTIONAL, 1e-6, 1e6, &c->gate_limit);
+        jr_f64(r, "swiglu_alpha", JR_OPTIONAL, -1e6, 1e6, &c->gate_alpha);
     }
     c->shared_scored = a->shared_scored;
     c->router_sigmoid = a->router_sigmoid;

@@ -39,6 +39,7 @@
 #define GLM4_MOE SET_OF(MODEL_GLM4_MOE)
 #define DOTS1 SET_OF(MODEL_DOTS1)
 #define ERNIE_MOE SET_OF(MODEL_ERNIE_MOE)
+#define GPT_OSS SET_OF(MODEL_GPT_OSS)
 #define EVERY (SET_OF(MODEL_ARCH_COUNT) - 1)
 
 /* Types that a value may have, as bits. */
@@ -54,7 +55,7 @@ static const struct key {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1 | GPT_OSS,
      0},
     {"attention_dropout", WHOLE | REAL, EVERY & ~(ERNIE | ERNIE_MOE),
      LLAMA | GEMMA | GLM | QWEN2_5_VL | DOTS1},
@@ -78,8 +79,10 @@ static const struct key {
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
     {"layer_types", TEXTS,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1},
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1 |
+         GPT_OSS,
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1 |
+         GPT_OSS},
     {"linear_conv_kernel_dim", WHOLE, QWEN3_5, 0},
     {"linear_key_head_dim", WHOLE, QWEN3_5, 0},
     {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
@@ -106,17 +109,18 @@ static const struct key {
     {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1, DOTS1},
     {"num_attention_heads", WHOLE, EVERY, 0},
     {"num_experts", WHOLE, QWEN3_MOE | OLMOE | QWEN2_MOE, 0},
-    {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1, DOTS1},
+    {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | GPT_OSS,
+     DOTS1},
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY,
      LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
          INTERNLM3 | QWEN2_5_VL | QWEN3_VL | QWEN2_MOE | DOTS1 | ERNIE_MOE},
     {"num_labels", WHOLE, EVERY, 0},
-    {"num_local_experts", WHOLE, MIXTRAL, 0},
+    {"num_local_experts", WHOLE, MIXTRAL | GPT_OSS, 0},
     {"original_max_position_embeddings", WHOLE, PHI3, 0},
     {"output_hidden_states", TRUTH, EVERY, EVERY},
-    {"output_router_logits", TRUTH, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE,
-     ERNIE_MOE},
+    {"output_router_logits", TRUTH,
+     GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE, ERNIE_MOE},
     {"pad_token_id", WHOLE, EVERY, EVERY},
     {"pretraining_tp", WHOLE, LLAMA | SEED | CWM, LLAMA},
     {"query_pre_attn_scalar", WHOLE, GEMMA, 0},
@@ -126,7 +130,7 @@ static const struct key {
     {"return_dict", TRUTH, EVERY, EVERY},
     {"rms_norm_eps", REAL, EVERY, 0},
     {"rope_parameters", OBJECT, EVERY, EVERY},
-    {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | ERNIE_MOE, ERNIE_MOE},
+    {"router_aux_loss_coef", REAL, GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | ERNIE_MOE, ERNIE_MOE},
     {"routed_scaling_factor", REAL, GLM4_MOE | DOTS1, 0},
     {"shared_expert_intermediate_size", WHOLE, QWEN2_MOE, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
@@ -134,6 +138,8 @@ static const struct key {
      EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
                QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE),
      EVERY & ~CWM},
+    {"swiglu_alpha", REAL, GPT_OSS, 0},
+    {"swiglu_limit", REAL, GPT_OSS, 0},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},
     {"topk_group", WHOLE, GLM4_MOE | DOTS1, DOTS1},

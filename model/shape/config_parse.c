@@ -81,6 +81,13 @@ static int parse_arch(struct json_reader *r, enum model_arch *arch)
 }
 
 /* The following functions refuse switches that change the arithmetic and that Motley does not compute. */
+/* Returns true where a model's experts are in MXFP4, which transformers knows for gpt-oss. */
+static bool is_mxfp4(const json_t *config, const struct arch *a)
+{
+    const char *method = json_string_value(json_object_get(config, "quant_method"));
+    return a->expert_bias && method && strcmp(method, "mxfp4") == 0;
+}
+
 /* Refuses weights that another library quantised; bitsandbytes' NF4 is read. */
 static int refuse_quantisation(const json_t *config, struct err *err)
 {
@@ -95,7 +102,7 @@ static int refuse_quantisation(const json_t *config, struct err *err)
         return err_set(
             err, ERR_UNSUPPORTED,
             "quantization_config.quant_method: weights quantised by \"%.40s\" are not read; those of "
-            "bitsandbytes in NF4 are, and GGUF's",
+            "bitsandbytes in NF4 are, gpt-oss's in MXFP4, and GGUF's",
             method ? method : "");
     if (!four || eight)
         return err_set(err, ERR_UNSUPPORTED,
@@ -136,7 +143,8 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
         if (jr_any(r, absent[i], JR_OPTIONAL, &value) > 0)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be absent or null",
                            absent[i]);
-    if (jr_any(r, "quantization_config", JR_OPTIONAL, &value) > 0 && refuse_quantisation(value, r->err) < 0)
+    if (jr_any(r, "quantization_config", JR_OPTIONAL, &value) > 0 && !is_mxfp4(value, a) &&
+        refuse_quantisation(value, r->err) < 0)
         return -1;
     if (r->failed)
         return -1;
@@ -482,6 +490,7 @@ static void parse_biases(struct json_reader *r, struct model_config *c)
 {
     const struct arch_biases *keys = &arch_of(c->arch)->bias;
     c->qkv_bias = keys->qkv_always || keys->qkv_default;
+    c->o_bias = keys->o_default;
     if (keys->qkv)
         jr_bool(r, keys->qkv, JR_OPTIONAL, &c->qkv_bias);
     if (keys->o)
@@ -539,6 +548,9 @@ static void parse_dtype(const json_t *document, struct model_config *c)
                : strcmp(name, "bfloat16") == 0 ? MODEL_BF16
                : strcmp(name, "float16") == 0  ? MODEL_F16
                                                : MODEL_F32;
+    /* what transformers takes beside MXFP4 */
+    if (!name && is_mxfp4(json_object_get(document, "quantization_config"), arch_of(c->arch)))
+        c->dtype = MODEL_BF16;
 }
 
 /* Reads the id of a special token. Published files contain ids outside the vocabulary (of tokens that their
@@ -590,7 +602,9 @@ static int parse_packing(const json_t *document, struct model_config *c, struct 
 {
     const json_t *found = json_object_get(document, "motley_packing"),
                  *quantization = json_object_get(document, "quantization_config");
-    if (!found && json_is_object(quantization))
+    if (!found && is_mxfp4(quantization, arch_of(c->arch)))
+        packing_of_mxfp4(c);
+    else if (!found && json_is_object(quantization))
         packing_of_skipped(quantization, c);
     return found ? packing_parse(found, c, err) : 0;
 }

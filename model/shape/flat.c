@@ -16,7 +16,7 @@ static uint64_t cut_bytes(const struct layer_tensor *tensor)
     static const uint64_t bytes[PACK_KINDS] = {
         [PACK_F32] = 1024, [PACK_BF16] = 512, [PACK_F16] = 512,  [PACK_NF4] = 128,  [PACK_NF4_DOUBLE] = 128,
         [PACK_Q4_0] = 144, [PACK_Q4_1] = 160, [PACK_Q8_0] = 272, [PACK_Q4_K] = 144, [PACK_Q5_K] = 176,
-        [PACK_Q6_K] = 210, [PACK_Q5_0] = 176, [PACK_Q5_1] = 192};
+        [PACK_Q6_K] = 210, [PACK_Q5_0] = 176, [PACK_Q5_1] = 192, [PACK_MXFP4] = 136};
     return bytes[tensor->trained ? PACK_F32 : tensor->pack];
 }
 

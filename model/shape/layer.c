@@ -182,7 +182,9 @@ static void attention_steps(struct maker *maker)
         step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
         plan->width[qkv = VALUE_QKV_ROUNDED] = q + 2 * kv;
     }
-    step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
+    struct layer_step *attention = step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
+    if (c->attn_sinks)
+        attention->norm = tensor_vector(&maker->tensors, TENSOR_SINKS, 0, c->heads);
     plan->width[VALUE_ATT] = q;
     plan->width[VALUE_LSE] = c->heads;
     if (gate) {
@@ -240,6 +242,7 @@ static void route_step(struct maker *maker, enum layer_value in)
         step->norm = tensor_router_bias(&maker->tensors);
     width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
     width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
+    width[VALUE_ROUTED_EXPERT] = maker->tensors.config->expert_bias ? active : 0;
 }
 
 static void router_steps(struct maker *maker)
@@ -251,7 +254,8 @@ static void router_steps(struct maker *maker)
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
                                                .count = 1,
-                                               .matrices = &router});
+                                               .matrices = &router,
+                                               .bias = c->expert_bias});
     route_step(maker, VALUE_PROBABILITIES);
 }
 
@@ -303,6 +307,7 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
                                                .inputs = c->hidden,
                                                .count = 2,
                                                .matrices = gate_up,
+                                               .bias = c->expert_bias,
                                                .experts = true});
     glu_step(maker, VALUE_GATE_UP, VALUE_ACT, active * c->expert_ffn);
     linear_step(maker, &(struct product_shape){.in = VALUE_ACT,
@@ -311,6 +316,7 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
                                                .inputs = c->expert_ffn,
                                                .count = 1,
                                                .matrices = &down,
+                                               .bias = c->expert_bias,
                                                .experts = true});
     step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, stream);
     width[VALUE_OUT] = c->hidden;

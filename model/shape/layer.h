@@ -97,6 +97,7 @@ enum tensor_role {
     TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
     TENSOR_DELTA_DT_BIAS, /* added to what the decay is made from */
     TENSOR_DELTA_NORM,    /* the norm of each head's output */
+    TENSOR_SINKS,         /* the score of each head that has no value */
     TENSOR_ROUTER_BIAS,   /* added to probabilities for the choice of experts; never trained */
     TENSOR_SHARED_SCORE,  /* the row whose product with a token weighs the shared expert */
     TENSOR_LORA_A,        /* [rank, inputs]: A of the adapter on the matrix of `target` */
@@ -170,8 +171,9 @@ enum layer_value {
     VALUE_CHOSEN_WEIGHT,
     VALUE_ROUTED_TOKEN, /* u32: the token of each routed row, in order of experts (op_route_sort) */
     VALUE_ROUTED_PLACE,
-    VALUE_OFFSETS, /* u32 [experts + 1]: where each expert's routed rows begin */
-    VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
+    VALUE_ROUTED_EXPERT, /* u32: the expert of each routed row, where experts have biases */
+    VALUE_OFFSETS,       /* u32 [experts + 1]: where each expert's routed rows begin */
+    VALUE_ROUTED, /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
     VALUE_GATE_UP,
     VALUE_ACT,
     VALUE_EXPERT_OUT,
@@ -217,8 +219,8 @@ struct layer_member {
 struct layer_step {
     enum layer_step_kind kind;
     enum layer_value in, out, add; /* add: VALUE_NONE if nothing is added */
-    /* indices in layer_tensors.list of a norm's weights, or of the bias of STEP_ROUTE; norm_k: of k's norm;
-     * -1: none */
+    /* indices in layer_tensors.list of a norm's weights, of the bias of STEP_ROUTE, or of the sinks of
+     * STEP_ATTENTION; norm_k: of k's norm; -1: none */
     int32_t norm, norm_k;
     int32_t conv, decay, dt_bias; /* the same of STEP_CONV's weights and of STEP_DELTA's vectors */
     /* The fields below, except `kept`, belong to linear steps alone. */

@@ -330,6 +330,7 @@ void tensor_linear(struct tensor_maker *maker, uint32_t copies, bool bias, struc
 {
     matrices_make(maker, copies, step);
     uint32_t first = maker->out->count;
+    uint32_t copy_begin = step->experts ? maker->method->part.expert_begin : 0;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
         member->bias = -1;
@@ -338,7 +339,9 @@ void tensor_linear(struct tensor_maker *maker, uint32_t copies, bool bias, struc
                                                                             .target = member->target,
                                                                             .rows = member->outputs,
                                                                             .columns = 1,
-                                                                            .copies = 1,
+                                                                            .copies = copies,
+                                                                            .expert = step->experts,
+                                                                            .copy_begin = copy_begin,
                                                                             .vector = true,
                                                                             .trained = maker->method->full});
     }
@@ -395,6 +398,9 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
                                                               [TENSOR_NORM_Q] = ARCH_NORM_Q,
                                                               [TENSOR_NORM_K] = ARCH_NORM_K,
                                                               [TENSOR_ROUTER] = ARCH_ROUTER,
+                                                              /* of biases, only the router's has no target */
+                                                              [TENSOR_BIAS] = ARCH_ROUTER,
+                                                              [TENSOR_SINKS] = ARCH_SINKS,
                                                               [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
                                                               [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
                                                               [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
@@ -415,7 +421,7 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
     bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS ||
-                tensor->role == TENSOR_ROUTER_BIAS;
+                tensor->role == TENSOR_ROUTER_BIAS || tensor->role == TENSOR_SINKS;
     const char *suffix = bare                            ? ""
                          : tensor->role == TENSOR_BIAS   ? ".bias"
                          : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"

@@ -224,7 +224,8 @@ static int visit(const struct block_tensor *tensor, void *arg)
     snprintf(module.name, sizeof(module.name), "%.*s", length, tensor->name);
     module.target = lora_target_of(module.name);
     module.expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
-    if (module.target == 0 ||
+    /* the experts of a file that keeps them as one tensor (gpt-oss) are no modules to peft */
+    if (module.target == 0 || (module.expert && r->config->expert_bias) ||
         (module.expert && tensor->expert != 0 && tensor->expert + 1 != r->config->experts))
         return 0;
     const char *last = strrchr(module.name, '.');
@@ -265,7 +266,7 @@ static int check_used(const struct resolver *r)
     const struct lora_rules *rules = r->rules;
     const char *where = r->defaults->where, *targets = r->defaults->targets;
     char list[LIST_BYTES];
-    list_targets(model_lora_targets(r->config), list);
+    list_targets(model_lora_targets(r->config) & (r->config->expert_bias ? LORA_ATTENTION : LORA_ALL), list);
     for (uint32_t i = 0; i < rules->targets.names.count; i++)
         if (!r->named[i] && (r->defaults->strict || r->matched == 0))
             return err_set(r->err, ERR_INVALID,

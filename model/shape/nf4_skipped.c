@@ -12,6 +12,7 @@ struct nf4_walk {
     uint8_t matrix[MODEL_LAYERS_MAX][MODEL_MATRICES];
     bool quantised, kept; /* whether any matrix of a layer is quantised, and whether any is not */
     uint8_t embedding, head, plain;
+    uint8_t absent; /* the kind of matrices that the model lacks, so that these do not make layers differ */
     const json_t *skipped; /* names of skipped modules, or NULL when `kind` returns each tensor's kind */
     uint8_t (*kind)(const void *arg, const char *name);
     const void *arg;
@@ -63,7 +64,7 @@ static int nf4_visit(const struct block_tensor *tensor, void *arg)
         *at = kind;
     else if (*at != kind)
         *at = PACK_NF4; /* experts share one kind; if they differ, all count as quantised */
-    walk->quantised = walk->quantised || kind == PACK_NF4;
+    walk->quantised = walk->quantised || kind == PACK_NF4 || pack_from_file((enum pack_kind)kind);
     walk->kept = walk->kept || kind != PACK_NF4;
     return 0;
 }
@@ -72,9 +73,8 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
 {
     struct model_packing *packing = &config->packing;
     memset(packing, 0, sizeof(*packing));
-    /* matrices that the model lacks must not make layers differ */
     for (uint32_t i = 0; i < config->layers; i++)
-        memset(walk->matrix[i], PACK_NF4, MODEL_MATRICES);
+        memset(walk->matrix[i], walk->absent, MODEL_MATRICES);
     model_block_tensors(config, 0, config->layers + 2, nf4_visit, walk);
     if (!walk->quantised || !walk->kept)
         return;
@@ -87,10 +87,27 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
         memset(packing, 0, sizeof(*packing));
 }
 
-void packing_of_skipped(const json_t *quantization, struct model_config *config)
+static uint8_t plain_kind(const struct model_config *config)
 {
     static const uint8_t plain[] = {[MODEL_F32] = PACK_F32, [MODEL_BF16] = PACK_BF16, [MODEL_F16] = PACK_F16};
-    struct nf4_walk walk = {.plain = plain[config->dtype],
+    return plain[config->dtype];
+}
+
+static uint8_t mxfp4_kind(const void *arg, const char *name)
+{
+    return strstr(name, ".mlp.experts.") ? PACK_MXFP4 : plain_kind(arg);
+}
+
+void packing_of_mxfp4(struct model_config *config)
+{
+    struct nf4_walk walk = {.kind = mxfp4_kind, .arg = config, .absent = PACK_F32};
+    nf4_fill(&walk, config);
+}
+
+void packing_of_skipped(const json_t *quantization, struct model_config *config)
+{
+    struct nf4_walk walk = {.plain = plain_kind(config),
+                            .absent = PACK_NF4,
                             .skipped = json_object_get(quantization, "llm_int8_skip_modules")};
     if (json_array_size(walk.skipped) > 0)
         nf4_fill(&walk, config);
@@ -99,6 +116,6 @@ void packing_of_skipped(const json_t *quantization, struct model_config *config)
 void packing_of_tensors(uint8_t (*kind)(const void *arg, const char *name), const void *arg,
                         struct model_config *config)
 {
-    struct nf4_walk walk = {.kind = kind, .arg = arg};
+    struct nf4_walk walk = {.kind = kind, .arg = arg, .absent = config->expert_bias ? PACK_F32 : PACK_NF4};
     nf4_fill(&walk, config);
 }

@@ -12,8 +12,10 @@
 /* Fills config->packing if a folder's quantization_config skips a matrix of a layer, as transformers'
  * should_convert_module decides. */
 void packing_of_skipped(const json_t *quantization, struct model_config *config);
+/* Fills config->packing of a model whose experts are in MXFP4, and all else in the file's dtype. */
+void packing_of_mxfp4(struct model_config *config);
 /* Fills config->packing from the tensors; 'kind' returns a tensor's storage kind (enum pack_kind) by its
- * name, PACK_NF4 for quantised ones. */
+ * name, PACK_NF4 or PACK_MXFP4 for quantised ones. */
 void packing_of_tensors(uint8_t (*kind)(const void *arg, const char *name), const void *arg,
                         struct model_config *config);
 

@@ -13,6 +13,7 @@
 #include "model/shape/gguf_config.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
+#include "model/shape/tensors_fused.h"
 #include "model/files/pack.h"
 
 enum { INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
@@ -103,6 +104,51 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
     return 0;
 }
 
+/* Adds the tensors that one tensor of all experts holds whose rows alternate. Scales are kept under the
+ * file's name until gather_scales() attaches them to their codes. */
+static int add_fused(struct model *m, const struct stored *s, const struct arch_match *match, struct err *err)
+{
+    const struct fused_stored fused = {s->name, match->suffix, s->type, s->rank, s->shape};
+    uint32_t experts = m->config.experts, parts = match->part_count;
+    struct model_tensor t = {.stored = s->name, .type = s->type, .file = s->file, .offset = s->offset};
+    char name[ARCH_NAME_MAX];
+    t.size = s->size;
+    if (fused_is_scales(&fused))
+        return add_named(m, s->name, t, err);
+    if (fused_describe(&fused, experts, parts, &t, err) < 0)
+        return -1;
+    t.size /= experts;
+    for (t.fused.expert = 0; t.fused.expert < experts; t.fused.expert++)
+        for (t.fused.first = 0; t.fused.first < parts; t.fused.first++) {
+            t.offset = s->offset + t.fused.expert * t.size;
+            arch_tensor_name(m->config.arch, match->parts[t.fused.first], match->layer, t.fused.expert,
+                             t.rank == 1 ? ".bias" : ".weight", name);
+            if (add_named(m, name, t, err) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* Attaches the scales of MXFP4 to their codes. */
+static int gather_scales(struct model *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->count; i++) {
+        struct model_tensor *t = &m->tensors[i];
+        char name[ARCH_NAME_MAX];
+        if (t->type != TENSOR_MXFP4 || t->fused.step == 0)
+            continue;
+        fused_scales_name(t->stored, name);
+        const struct model_tensor *scales = find(m, name);
+        uint64_t each = t->rows * t->fused.step * (t->cols / tensor_type_block(TENSOR_MXFP4));
+        if (!scales || scales->type != TENSOR_U8 || scales->size != each * m->config.experts)
+            return err_set(err, ERR_INVALID,
+                           "the tensor \"%.200s\" of codes has no scales \"%.200s\" of U8, one for each 32",
+                           t->stored, name);
+        t->fused.scales = (struct nf4_place){scales->file, scales->offset + each * t->fused.expert, each};
+    }
+    return 0;
+}
+
 /* Adds a tensor that is none of the model's. If it is a part that bitsandbytes keeps beside a quantised
  * tensor, it is named after that tensor, with the part's suffix. */
 static int add_beside(struct model *m, const struct stored *s, struct model_tensor tensor, struct err *err)
@@ -139,6 +185,8 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
         s->gguf ? arch_match_gguf(c->arch, s->name, &match) : arch_match_hf(c->arch, s->name, &match);
     /* layers behind the model's, which predict further tokens, are not used */
     known = known && match.layer < c->layers;
+    if (known && match.stacked && !s->gguf && arch->expert_bias)
+        return add_fused(m, s, &match, err);
     if (known && match.stacked)
         return add_stacked(m, s, &match, err);
     if (!known && s->gguf)
@@ -298,13 +346,13 @@ out:
     return status;
 }
 
-/* Returns the storage kind (enum pack_kind) in which an NF4 base keeps the tensor: NF4 where the file is
- * quantised, else the file's. */
+/* Returns the storage kind (enum pack_kind) in which a base with the file's blocks keeps the tensor: NF4 or
+ * MXFP4 where the file is quantised, else the file's. */
 static uint8_t kind_of(const void *arg, const char *name)
 {
     const struct model_tensor *tensor = find(arg, name);
-    if (tensor && tensor->nf4)
-        return PACK_NF4;
+    if (tensor && (tensor->nf4 || tensor->type == TENSOR_MXFP4))
+        return tensor->nf4 ? PACK_NF4 : PACK_MXFP4;
     return (uint8_t)(!tensor                       ? PACK_F32
                      : tensor->type == TENSOR_BF16 ? PACK_BF16
                      : tensor->type == TENSOR_F16  ? PACK_F16
@@ -335,7 +383,7 @@ static int open_folder(struct model *m, struct err *err)
         return err_set(err, ERR_NOT_FOUND,
                        "the model has a config.json but no weights (safetensors or GGUF)");
     if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0 ||
-        settle_tie(m, err) < 0 ||
+        gather_scales(m, err) < 0 || settle_tie(m, err) < 0 ||
         generation_config_read(m->source, &m->config, m->generation_note, sizeof(m->generation_note), err) <
             0)
         return -1;
@@ -641,6 +689,10 @@ int model_tensor_read_packed(struct model *model, const struct model_tensor *ten
         tensor->cols / tensor_type_block(tensor->type) * tensor_type_block_bytes(tensor->type);
     uint64_t rows = tensor->permuted_heads ? 1 : row_end - row_begin;
     int status = 0;
+    if (tensor->fused.step > 0) {
+        status = fused_read(model->source, tensor, row_begin, rows, true, dst, err);
+        row_begin = row_end;
+    }
     for (uint64_t row = row_begin; status == 0 && row < row_end; row += rows) {
         uint64_t stored = tensor->permuted_heads ? stored_row(tensor, row) : row;
         status = model_source_read(model->source, tensor->file, tensor->offset + stored * row_bytes,
@@ -655,7 +707,9 @@ int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor
     if (rows_check(tensor, row_begin, row_end, err) < 0)
         return -1;
     int status = 0;
-    if (!tensor->permuted_heads)
+    if (tensor->fused.step > 0)
+        status = fused_read(model->source, tensor, row_begin, row_end - row_begin, false, dst, err);
+    else if (!tensor->permuted_heads)
         status = read_rows(model, tensor, row_begin, row_end - row_begin, dst, err);
     for (uint64_t r = row_begin; tensor->permuted_heads && status == 0 && r < row_end; r++)
         status =
@@ -664,81 +718,6 @@ int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor
     for (uint64_t i = 0; status == 0 && i < values; i++)
         dst[i] -= tensor->offset_added;
     return status < 0 ? err_wrap(err, "tensor \"%s\"", tensor->name) : 0;
-}
-
-struct collect {
-    const struct model *model;
-    struct model_range *ranges;
-    uint32_t count;
-};
-
-static int count_range(const struct block_tensor *tensor, void *arg)
-{
-    (void)tensor;
-    ((struct collect *)arg)->count += 1 + NF4_PARTS;
-    return 0;
-}
-
-static int add_range(const struct block_tensor *tensor, void *arg)
-{
-    struct collect *c = arg;
-    const struct model_tensor *t = find(c->model, tensor->name);
-    if (t)
-        c->ranges[c->count++] = (struct model_range){.file = t->file, .offset = t->offset, .size = t->size};
-    for (int part = 0; t && t->nf4 && part < NF4_PARTS; part++) {
-        const struct nf4_place *place = &t->nf4->parts[part];
-        if (place->size > 0)
-            c->ranges[c->count++] = (struct model_range){place->file, place->offset, place->size};
-    }
-    return 0;
-}
-
-static int compare_range(const void *a, const void *b)
-{
-    const struct model_range *x = a, *y = b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-static uint32_t merge_ranges(struct model_range *ranges, uint32_t count)
-{
-    uint32_t kept = 0;
-    qsort(ranges, count, sizeof(*ranges), compare_range);
-    for (uint32_t i = 0; i < count; i++) {
-        struct model_range *last = kept ? &ranges[kept - 1] : NULL;
-        if (last && last->file == ranges[i].file && ranges[i].offset <= last->offset + last->size) {
-            uint64_t end = ranges[i].offset + ranges[i].size;
-            if (end > last->offset + last->size)
-                last->size = end - last->offset;
-        } else {
-            ranges[kept++] = ranges[i];
-        }
-    }
-    return kept;
-}
-
-int model_block_ranges(const struct model *model, uint32_t block_begin, uint32_t block_end,
-                       struct model_range **ranges, uint32_t *count, struct err *err)
-{
-    const struct model_config *c = &model->config;
-    struct collect collect = {.model = model};
-    *ranges = NULL;
-    *count = 0;
-    if (block_begin > block_end || block_end > c->layers + 2)
-        return err_set(err, ERR_INTERNAL, "blocks %u..%u of a model of %u blocks", block_begin, block_end,
-                       c->layers + 2);
-    model_block_tensors(c, block_begin, block_end, count_range, &collect);
-    collect.ranges = calloc(collect.count + 1 + NF4_PARTS, sizeof(*collect.ranges));
-    if (!collect.ranges)
-        return err_set(err, ERR_NOMEM, "no memory for %u ranges", collect.count + 1);
-    collect.count = 0;
-    model_block_tensors(c, block_begin, block_end, add_range, &collect);
-    if (c->tied && block_end == c->layers + 2 && block_begin > 0 && block_begin < block_end)
-        model_block_tensors(c, 0, 1, add_range, &collect);
-    *count = merge_ranges(collect.ranges, collect.count);
-    *ranges = collect.ranges;
-    return 0;
 }
 
 static int load_from_source(struct model_source *source, struct model_config *config, struct err *err)

@@ -20,6 +20,15 @@
 
 struct model;
 
+/* How a tensor of all experts, in which rows alternate, has a matrix of one expert (tensors_fused.h): row r
+ * is number step * r + first among the rows of MXFP4's codes, or else among the columns of the stored matrix.
+ */
+struct fused_place {
+    uint32_t step, first;    /* step 0: the tensor is stored as it is */
+    uint32_t expert;         /* of which `offset` and `size` have the whole stored matrix */
+    struct nf4_place scales; /* MXFP4: the expert's scales */
+};
+
 struct model_tensor {
     const char *name;      /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
     const char *stored;    /* its name in the file, of which it may be a part; borrowed until close */
@@ -34,7 +43,8 @@ struct model_tensor {
     uint32_t permuted_heads;
     const struct nf4_places *nf4; /* set for a tensor saved as NF4 by bitsandbytes (nf4_stored.h), whose type
                                    * is that of its codes; else NULL */
-    bool unused;                  /* the language model has no use for it (images) */
+    struct fused_place fused;
+    bool unused;        /* the language model has no use for it (images) */
     float offset_added; /* GGUF: offset that the file's values of a norm include (Gemma: 1); else 0 */
 };
 
@@ -74,8 +84,8 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err);
 
-/* Reads the bytes of rows [row_begin, row_end) unchanged, values or whole blocks (pack.h), in Hugging Face's
- * row order. offset_added is not subtracted. */
+/* Reads the bytes of rows [row_begin, row_end) unchanged, values or whole blocks (pack.h; MXFP4's are put
+ * together), in Hugging Face's row order. offset_added is not subtracted. */
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err);
 

@@ -633,6 +633,7 @@ static bool expert_supports(const struct problem *p, struct err *err)
     const char *lacks = w->router_loss
                             ? "the load-balancing loss (train.router_aux) is over all experts of a token"
                         : w->config->post_norms   ? "the outputs of this model's layers are normed as a whole"
+                        : w->config->expert_bias  ? "this model's experts have biases"
                         : w->config->shared_ffn   ? "every token also passes a shared expert"
                         : w->boundary != PLAN_F32 ? "routed tokens travel in fp32 (placement.boundary)"
                                                   : NULL;

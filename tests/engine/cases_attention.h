@@ -10,7 +10,14 @@ struct attention {
     uint32_t heads, kv_heads, head_dim, ld, window;
     double scale, cap;
     enum dtype compute;
+    const double *sinks; /* [heads], or NULL */
 };
+
+/* Returns the score of head h that has no value. */
+static inline double attention_sink(const struct attention *a, uint32_t h)
+{
+    return a->sinks ? a->sinks[h] : -INFINITY;
+}
 
 /* Returns the first key position that query i attends to in its row. */
 static inline uint32_t attention_first(const struct attention *a, uint32_t begin, uint32_t i)
@@ -26,13 +33,15 @@ static inline void operand_round(struct trial *t, const char *name, enum dtype c
         array->value[i] = rounded(compute, array->value[i]);
 }
 
-/* Computes out[head_dim] of one query from keys [first, i], whose rows are ldk apart; returns the logarithm
- * of the softmax's sum. q, k and v are rounded already; weights are rounded relative to a whole power of two.
+/* Computes out[head_dim] of one query from its head's sink and keys [first, i], whose rows are ldk apart;
+ * returns the logarithm of the softmax's sum. q, k and v are rounded already; weights are rounded relative to
+ * a whole power of two.
  */
 static inline double attention_query(const struct attention *a, const double *q, const double *k,
-                                     const double *v, uint32_t ldk, uint32_t first, uint32_t i, double *out)
+                                     const double *v, double sink, uint32_t ldk, uint32_t first, uint32_t i,
+                                     double *out)
 {
-    double p[1024], max = -INFINITY, sum = 0;
+    double p[1024], max = sink, sum = 0;
     for (uint32_t j = first; j <= i; j++) {
         p[j - first] = 0;
         for (uint32_t d = 0; d < a->head_dim; d++)
@@ -43,6 +52,7 @@ static inline double attention_query(const struct attention *a, const double *q,
     }
     if (a->compute != DTYPE_F32)
         max = ceil(max / log(2)) * log(2);
+    sum = exp(sink - max);
     memset(out, 0, sizeof(*out) * a->head_dim);
     for (uint32_t j = first; j <= i; j++) {
         double e = exp(p[j - first] - max);
@@ -65,9 +75,10 @@ static inline void attention_forward(const struct trial *t, const struct attenti
         for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
             for (uint32_t h = 0; h < a->heads; h++) {
                 uint32_t at = h / (a->heads / a->kv_heads) * a->head_dim;
-                double sum = attention_query(a, q + (size_t)i * a->ld + (size_t)h * a->head_dim, k + at,
-                                             v + at, a->ld, attention_first(a, (uint32_t)start[row], i), i,
-                                             out + ((size_t)i * a->heads + h) * a->head_dim);
+                double sum =
+                    attention_query(a, q + (size_t)i * a->ld + (size_t)h * a->head_dim, k + at, v + at,
+                                    attention_sink(a, h), a->ld, attention_first(a, (uint32_t)start[row], i),
+                                    i, out + ((size_t)i * a->heads + h) * a->head_dim);
                 if (lse)
                     lse[(size_t)i * a->heads + h] = sum;
             }
@@ -120,6 +131,8 @@ static inline void attention_draw(struct trial *t)
     bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
     bind(t, &o->out);
     bind(t, &o->lse);
+    if (o->tokens % 2)
+        bind(t, &o->sinks);
 }
 
 /* Rounds q, k and v as the op does when it reads them. */
@@ -133,8 +146,9 @@ static inline void attention_round(struct trial *t, enum dtype compute)
 static inline void attention_want(struct trial *t)
 {
     const struct op_attention *o = &t->op.attention;
-    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,    o->ld,
-                                o->window, (double)o->scale, (double)o->cap, o->compute};
+    const struct attention a = {o->heads,       o->kv_heads, o->head_dim,
+                                o->ld,          o->window,   (double)o->scale,
+                                (double)o->cap, o->compute,  values(t, "sinks")};
     attention_round(t, o->compute);
     attention_forward(t, &a, o->rows, expected(t, "out"), expected(t, "lse"));
 }
@@ -164,13 +178,19 @@ static inline void attention_backward_draw(struct trial *t)
     bind(t, &o->dq);
     bind(t, &o->dk);
     bind(t, &o->dv);
+    if (forward->tokens % 2 == 0)
+        return;
+    bind(t, &forward->sinks);
+    if (forward->tokens % 4 == 1)
+        bind(t, &o->dsinks);
 }
 
 static inline struct attention attention_backward_of(const struct trial *t)
 {
     const struct op_attention *o = &t->op.attention_backward.forward;
-    return (struct attention){o->heads,  o->kv_heads,      o->head_dim,    o->ld,
-                              o->window, (double)o->scale, (double)o->cap, o->compute};
+    return (struct attention){o->heads,       o->kv_heads, o->head_dim,
+                              o->ld,          o->window,   (double)o->scale,
+                              (double)o->cap, o->compute,  values(t, "sinks")};
 }
 
 static inline void attention_backward_prepare(struct trial *t)
@@ -238,6 +258,17 @@ static inline struct attention_pair attention_pair_of(const struct trial *t, con
     return pair;
 }
 
+/* Adds the gradients of the sinks, which are -exp(sink - lse) times the sum of dout times out. */
+static inline void attention_sinks_want(struct trial *t, const struct attention *a)
+{
+    double *dsinks = expected(t, "dsinks");
+    const double *out = values(t, "out"), *dout = values(t, "dout");
+    for (size_t i = 0; dsinks && i < (size_t)t->op.attention_backward.forward.tokens * a->heads; i++)
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            dsinks[i % a->heads] -= exp(attention_sink(a, i % a->heads) - values(t, "lse")[i]) *
+                                    out[i * a->head_dim + d] * dout[i * a->head_dim + d];
+}
+
 /* Computes the gradients by definition, query by query, with dout, the probabilities and the scores'
  * gradients rounded. */
 static inline void attention_rounded_backward_want(struct trial *t)
@@ -255,6 +286,7 @@ static inline void attention_rounded_backward_want(struct trial *t)
         for (uint32_t c = 0; c < a.kv_heads * a.head_dim; c++)
             dk[i * a.ld + c] = dv[i * a.ld + c] = 0;
     }
+    attention_sinks_want(t, &a);
     for (uint32_t row = 0; row < o->rows; row++)
         for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
             for (uint32_t h = 0; h < a.heads; h++)
@@ -309,13 +341,16 @@ static inline void attention_cached_draw(struct trial *t)
     bind(t, &o->k);
     bind(t, &o->v);
     bind(t, &o->out);
+    if (o->begin % 2)
+        bind(t, &o->sinks);
 }
 
 static inline void attention_cached_want(struct trial *t)
 {
     const struct op_attention_cached *o = &t->op.attention_cached;
-    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,    o->ldq,
-                                o->window, (double)o->scale, (double)o->cap, o->compute};
+    const struct attention a = {o->heads,       o->kv_heads, o->head_dim,
+                                o->ldq,         o->window,   (double)o->scale,
+                                (double)o->cap, o->compute,  values(t, "sinks")};
     attention_round(t, o->compute);
     const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v");
     double *out = expected(t, "out");
@@ -323,7 +358,8 @@ static inline void attention_cached_want(struct trial *t)
         for (uint32_t h = 0; h < o->heads; h++) {
             uint32_t at = h / (o->heads / o->kv_heads) * o->head_dim, position = o->begin + i;
             attention_query(&a, q + (size_t)i * o->ldq + (size_t)h * o->head_dim, k + at, v + at,
-                            o->kv_heads * o->head_dim, attention_first(&a, 0, position), position,
+                            attention_sink(&a, h), o->kv_heads * o->head_dim,
+                            attention_first(&a, 0, position), position,
                             out + ((size_t)i * o->heads + h) * o->head_dim);
         }
 }
@@ -362,7 +398,7 @@ static inline void attention_cached_rounded_draw(struct trial *t)
          .draw = attention_backward_draw,                                                                    \
          .prepare = attention_backward_prepare,                                                              \
          .loss = attention_loss,                                                                             \
-         .slopes = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}},                                                  \
+         .slopes = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"sinks", "dsinks"}},                             \
          .tolerance = 5e-6},                                                                                 \
         {.name = "attention_cached",                                                                         \
          .draw = attention_cached_draw,                                                                      \

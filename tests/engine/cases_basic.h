@@ -303,22 +303,33 @@ static void rope_want(struct trial *t)
             }
 }
 
+static struct glu_form glu_form_draw(struct trial *t)
+{
+    return (struct glu_form){
+        .kind = (enum glu_kind)draw_below(t, 3), .limit = draw_below(t, 2) ? 0.75f : 7, .alpha = 1.702f};
+}
+
 static void glu_draw(struct trial *t)
 {
     struct op_glu *o = &t->op.glu;
     t->op.kind = OP_GLU;
     o->tokens = draw_rows(t, 40);
     o->width = draw_rows(t, 70);
-    o->kind = draw_below(t, 2) ? GLU_GELU_TANH : GLU_SILU;
+    o->form = glu_form_draw(t);
     bind(t, &o->gate_up);
     bind(t, &o->act);
 }
 
-static double gate_of(enum glu_kind kind, double x)
+/* Computes one value of act. */
+static double glu_of(const struct glu_form *form, double x, double up)
 {
-    if (kind == GLU_SILU)
-        return x / (1 + exp(-x));
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    double limit = (double)form->limit;
+    if (form->kind == GLU_SILU)
+        return x / (1 + exp(-x)) * up;
+    if (form->kind == GLU_GELU_TANH)
+        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) * up;
+    x = fmin(x, limit);
+    return x / (1 + exp(-(double)form->alpha * x)) * (1 + fmax(-limit, fmin(up, limit)));
 }
 
 static void glu_want(struct trial *t)
@@ -328,7 +339,7 @@ static void glu_want(struct trial *t)
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t j = 0; j < o->width; j++) {
             const double *gate = gate_up + i * 2 * o->width + j;
-            act[i * o->width + j] = gate_of(o->kind, gate[0]) * gate[o->width];
+            act[i * o->width + j] = glu_of(&o->form, gate[0], gate[o->width]);
         }
 }
 
@@ -338,7 +349,7 @@ static void glu_backward_draw(struct trial *t)
     t->op.kind = OP_GLU_BACKWARD;
     o->tokens = draw_rows(t, 40);
     o->width = draw_rows(t, 70);
-    o->kind = draw_below(t, 2) ? GLU_GELU_TANH : GLU_SILU;
+    o->form = glu_form_draw(t);
     bind(t, &o->gate_up);
     bind(t, &o->dact);
 }
@@ -351,7 +362,7 @@ static double glu_loss(const struct trial *t)
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t j = 0; j < o->width; j++) {
             const double *gate = gate_up + i * 2 * o->width + j;
-            loss += dact[i * o->width + j] * gate_of(o->kind, gate[0]) * gate[o->width];
+            loss += dact[i * o->width + j] * glu_of(&o->form, gate[0], gate[o->width]);
         }
     return loss;
 }

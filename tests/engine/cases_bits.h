@@ -17,7 +17,7 @@ static const struct {
     {PACK_NF4, TENSOR_U8},    {PACK_NF4_DOUBLE, TENSOR_U8}, {PACK_Q4_0, TENSOR_Q4_0},
     {PACK_Q4_1, TENSOR_Q4_1}, {PACK_Q8_0, TENSOR_Q8_0},     {PACK_Q4_K, TENSOR_Q4_K},
     {PACK_Q5_K, TENSOR_Q5_K}, {PACK_Q6_K, TENSOR_Q6_K},     {PACK_Q5_0, TENSOR_Q5_0},
-    {PACK_Q5_1, TENSOR_Q5_1},
+    {PACK_Q5_1, TENSOR_Q5_1}, {PACK_MXFP4, TENSOR_MXFP4},
 };
 
 /* A packed matrix in host memory and its values. */
@@ -31,6 +31,10 @@ struct packed {
 /* Makes the random fp16 scales of blocks finite, because no device promises which of two NaNs a sum keeps. */
 static inline void halves_make_finite(enum pack_kind pack, uint8_t *block)
 {
+    if (pack == PACK_MXFP4) {
+        block[0] %= 253;
+        return;
+    }
     int at = pack == PACK_Q6_K ? 208 : 0,
         second =
             pack == PACK_Q4_0 || pack == PACK_Q5_0 || pack == PACK_Q8_0 || pack == PACK_Q6_K ? at : at + 2;

@@ -241,6 +241,8 @@ static void route_sort_draw(struct trial *t)
     bind(t, &o->token);
     bind(t, &o->place);
     bind(t, &o->offsets);
+    if (draw_below(t, 2))
+        bind(t, &o->expert);
 }
 
 static void route_sort_want(struct trial *t)
@@ -248,12 +250,15 @@ static void route_sort_want(struct trial *t)
     const struct op_route_sort *o = &t->op.route_sort;
     const double *chosen = values(t, "chosen");
     double *token = expected(t, "token"), *place = expected(t, "place"), *offsets = expected(t, "offsets");
+    double *expert = expected(t, "expert");
     uint32_t at = 0;
     for (uint32_t e = 0; e < o->experts; e++) {
         offsets[e] = at;
         for (uint32_t i = 0; i < o->tokens * o->active; i++)
             if (chosen[i] == e) {
                 place[i] = at;
+                if (expert)
+                    expert[at] = e;
                 token[at++] = i / o->active;
             }
     }

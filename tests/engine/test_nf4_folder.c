@@ -1,6 +1,6 @@
 /* Tests folders that transformers and bitsandbytes saved in NF4 (tools/make_nf4_folders.py): they give
  * bitsandbytes' dequantised values and transformers' loss, and an NF4 base has the file's own codes and
- * scales. Deviations from the format are refused by name. */
+ * scales. So do a folder in MXFP4 (tools/make_folders.py) and a packed base. Deviations from the format are refused by name. */
 #include "engine/trainer.h"
 
 #include "common/digest.h"
@@ -95,6 +95,18 @@ static void losses_are_those_of_transformers(void **state)
                   want);
     assert_true(fabs(fp32 - want) <= 1e-5 * want);
     assert_true(fabs(nf4 - want) <= 1e-5 * want); /* o_proj stays unquantised, as in the file. */
+}
+
+static void a_packed_base_of_mxfp4_gives_transformers_loss(void **state)
+{
+    (void)state;
+    const char *path = MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-mxfp4";
+    double want, packed = loss_of(path, LAYER_BASE_PACKED, false, &want),
+                 fp32 = loss_of(path, LAYER_BASE_F32, false, &want);
+    print_message("MXFP4: %.8f packed, %.8f as fp32, %.8f by transformers\n", packed, fp32, want);
+    assert_true(fabs(packed - want) <= 1e-6 * want && fabs(fp32 - want) <= 1e-6 * want);
+    /* bf16 has the experts' values, but not those of the file's other matrices, which are in fp32 */
+    assert_true(fabs(loss_of(path, LAYER_BASE_BF16, false, &want) - want) <= 1e-2 * want);
 }
 
 /* The config alone tells, too, which tensors are not quantised, and the model's description keeps it: the
@@ -246,6 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_that_bitsandbytes_dequantises),
         cmocka_unit_test(losses_are_those_of_transformers),
+        cmocka_unit_test(a_packed_base_of_mxfp4_gives_transformers_loss),
         cmocka_unit_test(what_is_skipped_is_part_of_the_models_description),
         cmocka_unit_test(a_base_holds_the_files_codes_and_scales),
         cmocka_unit_test(other_ways_to_quantise_are_refused_by_name),

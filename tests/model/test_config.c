@@ -11,11 +11,26 @@
 #include <cmocka.h>
 
 #include "common/json.h"
+#include "model/files/pack.h"
 #include "model/shape/blocks.h"
 #include "model/shape/config.h"
 
 #define TWELVE "1,1,1.1,1.2,1.3,1.4,2,3,4.5,6,7,8"
 #define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* factors of 48 frequencies */
+
+/* The config.json of openai/gpt-oss, but for layer_types, which are the class's own. */
+#define GPT_OSS(layers, experts)                                                                             \
+    "{'architectures':['GptOssForCausalLM'],'model_type':'gpt_oss','attention_bias':true,"                   \
+    "'attention_dropout':0.0,'eos_token_id':200002,'experts_per_token':4,'head_dim':64,'hidden_act':'silu'," \
+    "'hidden_size':2880,'initial_context_length':4096,'initializer_range':0.02,'intermediate_size':2880,"    \
+    "'max_position_embeddings':131072,'num_attention_heads':64,'num_experts_per_tok':4,"                     \
+    "'num_hidden_layers':" #layers ",'num_key_value_heads':8,'num_local_experts':" #experts                  \
+    ",'output_router_logits':false,'pad_token_id':199999,'quantization_config':{'modules_to_not_convert':["  \
+    "'model.layers.*.self_attn','model.layers.*.mlp.router','model.embed_tokens','lm_head'],"                \
+    "'quant_method':'mxfp4'},'rms_norm_eps':1e-05,'rope_scaling':{'beta_fast':32.0,'beta_slow':1.0,"         \
+    "'factor':32.0,'original_max_position_embeddings':4096,'rope_type':'yarn','truncate':false},"            \
+    "'rope_theta':150000,'router_aux_loss_coef':0.9,'sliding_window':128,'swiglu_limit':7.0,"                \
+    "'tie_word_embeddings':false,'use_cache':true,'vocab_size':201088}"
 
 static const struct published {
     const char *name;
@@ -155,6 +170,8 @@ static const struct published {
      "'num_experts_per_tok':4,'num_hidden_layers':24,'num_key_value_heads':16,'rms_norm_eps':1e-06,"
      "'rope_theta':1000000.0,'shared_expert_intermediate_size':5632,'sliding_window':32768,"
      "'use_sliding_window':false,'vocab_size':151936}"},
+    {"gpt-oss-20b", 20914757184u, GPT_OSS(24, 32)},
+    {"gpt-oss-120b", 116829156672u, GPT_OSS(36, 128)},
 };
 
 enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
@@ -186,6 +203,36 @@ static void published_parameter_counts_match_to_the_digit(void **state)
         assert_int_equal(list.blocks[0].kind, BLOCK_EMBEDDING);
         assert_int_equal(list.blocks[list.count - 1].kind, BLOCK_HEAD);
         block_list_fini(&list);
+    }
+}
+
+static int add_stored_bytes(const struct block_tensor *tensor, void *arg)
+{
+    uint64_t values = (uint64_t)tensor->shape[0] * tensor->shape[1], *sum = arg;
+    bool packed = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN && !tensor->bias;
+    *sum += packed ? values / 32 * 17 : 2 * values;
+    return 0;
+}
+
+/* Experts in MXFP4, all else in bf16: the sums are those of transformers' parameters on its meta device. */
+static void gpt_oss_has_the_published_bytes(void **state)
+{
+    (void)state;
+    const uint64_t bytes[] = {13761264768u, 65248815744u};
+    for (int i = 0; i < 2; i++) {
+        struct model_config c;
+        struct err err;
+        uint64_t sum = 0;
+        assert_int_equal(parse(published[PUBLISHED - 2 + i].json, &c, &err), 0);
+        model_block_tensors(&c, 0, c.layers + 2, add_stored_bytes, &sum);
+        assert_int_equal(sum, bytes[i]);
+        assert_int_equal(c.packing.ways, 1);
+        assert_int_equal(c.packing.matrix[0][__builtin_ctz(LORA_DOWN)], PACK_MXFP4);
+        assert_int_equal(c.packing.matrix[0][__builtin_ctz(LORA_Q)], PACK_BF16);
+        assert_int_equal(c.packing.head, PACK_BF16);
+        assert_true(c.attn_sinks && c.expert_bias && c.gate_limit == 7 && c.gate_alpha == 1.702);
+        assert_int_equal(model_layer_window(&c, 0), 128);
+        assert_int_equal(model_layer_window(&c, 1), 0);
     }
 }
 
@@ -528,12 +575,17 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused_whole(MIXTURE "'first_k_dense_replace':2}",
                   "first_k_dense_replace: leaves no layer with experts");
     refused_whole("{'model_type':'ernie4_5_moe','use_bias':true}", "use_bias: not supported in a mixture");
+    refused_whole("{'model_type':'gpt_oss','num_local_experts':4,'num_experts_per_tok':2,'swiglu_limit':0.0}",
+                  "swiglu_limit");
+    refused_whole("{'model_type':'olmoe','quantization_config':{'quant_method':'mxfp4'}}",
+                  "weights quantised by \"mxfp4\" are not read");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_parameter_counts_match_to_the_digit),
+        cmocka_unit_test(gpt_oss_has_the_published_bytes),
         cmocka_unit_test(adapters_of_llama_8b_have_the_published_size),
         cmocka_unit_test(experts_are_counted_by_copy_and_by_use),
         cmocka_unit_test(a_config_written_out_reads_back_the_same),

@@ -235,6 +235,11 @@ static double expected(enum tensor_type type, const uint8_t *p, int i)
         int low = p[64 * h + l + 32 * (k % 2)] >> (k / 2 * 4) & 15, high = p[128 + 32 * h + l] >> (2 * k) & 3;
         return half(p + 208) * (int8_t)p[192 + 8 * h + l / 16 + 2 * k] * (low + 16 * high - 32);
     }
+    case TENSOR_MXFP4: {
+        static const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+        int code = (int)nibble(p + 1, i, 16);
+        return ldexp(code < 8 ? values[code] : -values[code - 8], p[0] - 127);
+    }
     default:
         return NAN;
     }
@@ -243,7 +248,9 @@ static double expected(enum tensor_type type, const uint8_t *p, int i)
 /* Makes the scales of a random block finite. */
 static void tame(enum tensor_type type, uint8_t *block)
 {
-    int at[2] = {0, -1};
+    int at[2] = {type == TENSOR_MXFP4 ? -1 : 0, -1};
+    if (type == TENSOR_MXFP4)
+        block[0] %= 253;
     if (type == TENSOR_Q6_K)
         at[0] = 208;
     if (type == TENSOR_Q4_1 || type == TENSOR_Q5_1 || type == TENSOR_Q4_K || type == TENSOR_Q5_K)
@@ -256,8 +263,9 @@ static void tame(enum tensor_type type, uint8_t *block)
 static void every_block_type_gives_what_its_definition_says(void **state)
 {
     (void)state;
-    static const enum tensor_type kinds[] = {TENSOR_F16,  TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0, TENSOR_Q5_1,
-                                             TENSOR_Q8_0, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
+    static const enum tensor_type kinds[] = {TENSOR_F16,  TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0,
+                                             TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q4_K, TENSOR_Q5_K,
+                                             TENSOR_Q6_K, TENSOR_MXFP4};
     struct rand_stream rand;
     struct err err;
     rand_stream_init(&rand, 7, 0);

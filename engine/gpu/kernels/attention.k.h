@@ -20,6 +20,7 @@
     X(attention_128, 256)                                                                                    \
     X(attention_256, 256)                                                                                    \
     X(attention_delta, 256)                                                                                  \
+    X(attention_sinks, 256)                                                                                  \
     X(attention_queries_64, 256)                                                                             \
     X(attention_queries_128, 256)                                                                            \
     X(attention_queries_256, 256)                                                                            \
@@ -64,11 +65,16 @@ struct attention_shape {
 };
 
 /* out: [tokens, heads, head_dim] of type out_as. lse: [tokens, heads], the logarithms of the softmax sums; or
- * 0. A block handles a tile of queries (x) and a head (y). */
+ * 0. sinks: [heads], or 0. A block handles a tile of queries (x) and a head (y). */
 struct attention_forward_args {
     struct attention_shape shape;
-    uint64_t out, lse;
+    uint64_t out, lse, sinks;
     uint32_t out_as;
+};
+/* dsinks[head] -= Σ over tokens of exp(sinks[head] - lse) * delta. A block handles a head. */
+struct attention_sinks_args {
+    uint64_t sinks, lse, delta, dsinks;
+    uint32_t tokens, heads;
 };
 /* delta[tokens, heads] = <out, dout>: `count` dot products of `width` values, each by 32 lanes. out is
  * rounded to `compute`, dout is f32. */
@@ -399,6 +405,8 @@ FUNCTION float attention_lse(float exponent, float sum)
     return math_fma(exponent, 0.693147181f, math_log(sum));
 }
 
+#include "engine/gpu/kernels/attention_sinks.h"
+
 FUNCTION void attention_forward(const struct attention_forward_args *args, const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
@@ -414,10 +422,8 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
     float sums[ATTENTION_PANELS_MAX][4][4];
     float greatest[4], sum[4], factor[4], scores[4][4];
     UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-        greatest[i] = -math_infinity();
-        sum[i] = 0.0f;
-    }
+    for (uint32_t i = 0; i < 4; i++)
+        attention_begin(args, head, tx == 0, &greatest[i], &sum[i]);
     attention_clear(sums, panels);
     uint32_t last = a->offset + at.first + at.count;
     for (uint32_t key = attention_first_key(a, at.first); key < last; key += ATTENTION_ROWS) {

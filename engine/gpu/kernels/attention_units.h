@@ -282,14 +282,14 @@ FUNCTION void attention_units_softmax(const struct attention_shape *a, uint32_t 
     }
 }
 
-FUNCTION void attention_units_start(struct attention_running *running, const uint32_t panels,
+FUNCTION void attention_units_start(const struct attention_forward_args *args, uint32_t head,
+                                    struct attention_running *running, const uint32_t panels,
                                     float sums[ATTENTION_PANELS_MAX][4][4])
 {
+    const uint32_t first = warp() / 4 == 0 && lane() % fragment_lanes() == 0;
     UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-        running->greatest[i] = -math_infinity();
-        running->sum[i] = 0.0f;
-    }
+    for (uint32_t i = 0; i < 4; i++)
+        attention_begin(args, head, first, &running->greatest[i], &running->sum[i]);
     UNROLL
     for (uint32_t p = 0; p < panels; p++)
         attention_units_clear(sums[p]);
@@ -379,7 +379,7 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
     uint32_t left[ATTENTION_PANELS_MAX][4][4];
     float sums[ATTENTION_PANELS_MAX][4][4];
     uint32_t turn = attention_units_queries_take(element, &q, at.count, width, tiles, panels, left);
-    attention_units_start(&running, panels, sums);
+    attention_units_start(args, head, &running, panels, sums);
     uint32_t last = a->offset + at.first + at.count, key = attention_first_key(a, at.first);
     struct attention_matrix k = attention_own(attention_from(a->k, at.begin + key, kv * width));
     struct attention_matrix v = attention_own(attention_from(a->v, at.begin + key, kv * width));

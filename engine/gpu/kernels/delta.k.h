@@ -86,7 +86,7 @@ KERNEL(gate_rows, 256)
     struct four x = four_load(POINTER(const float, args.x), own, at.n, args.wide);
     struct four z = four_load(POINTER(const float, args.z), z_at, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
-        x.v[j] *= (args.silu ? z.v[j] : 1.0f) * gate_sigmoid(0, z.v[j]);
+        x.v[j] *= (args.silu ? z.v[j] : 1.0f) * sigmoid(z.v[j]);
     four_store(POINTER(float, args.y), own, at.n, args.wide, x);
 }
 
@@ -100,7 +100,7 @@ KERNEL(gate_rows_backward, 256)
     struct four z = four_load(POINTER(const float, op->z), z_at, at.n, op->wide);
     struct four dy = four_load(POINTER(const float, op->dy), own, at.n, op->wide);
     for (uint32_t j = 0; j < 4; j++) {
-        float s = gate_sigmoid(0, z.v[j]), slope = s * (1.0f - s);
+        float s = sigmoid(z.v[j]), slope = s * (1.0f - s);
         x.v[j] *= dy.v[j] * (op->silu ? s + z.v[j] * slope : slope);
         dy.v[j] *= op->silu ? z.v[j] * s : s;
     }
@@ -144,7 +144,7 @@ KERNEL(conv_rows, 256)
     struct four_position at = place_in_rows(args.tokens, args.width);
     struct four s = conv_sums(&args, at.row, at.column, at.n);
     for (uint32_t i = 0; i < 4; i++)
-        s.v[i] *= gate_sigmoid(0, s.v[i]);
+        s.v[i] *= sigmoid(s.v[i]);
     four_store(POINTER(float, args.y), at.row * args.ldy + at.column, at.n, args.wide, s);
 }
 
@@ -170,7 +170,7 @@ KERNEL(conv_past, 256)
 /* The gradient of the sum whose silu is y. */
 FUNCTION float conv_slope(float s, float dy)
 {
-    float f = gate_sigmoid(0, s);
+    float f = sigmoid(s);
     return dy * math_fma(s * f, 1.0f - f, f);
 }
 
@@ -266,13 +266,13 @@ FUNCTION struct delta_rate delta_rate_of(const struct delta_forward_args *op, ui
     float log1p = u == 1.0f ? y : math_log(u) * (y / (u - 1.0f));
     float speed = -math_exp(LOAD(POINTER(const float, op->decay), head));
     rate.log_gamma = speed * (math_max(x, 0.0f) + log1p);
-    rate.slope = speed * gate_sigmoid(0, x);
+    rate.slope = speed * sigmoid(x);
     return rate;
 }
 
 FUNCTION float delta_beta_of(const struct delta_forward_args *op, uint64_t token, uint32_t head)
 {
-    return gate_sigmoid(0, LOAD(POINTER(const float, op->b), token * op->ldg + head));
+    return sigmoid(LOAD(POINTER(const float, op->b), token * op->ldg + head));
 }
 
 FUNCTION uint64_t delta_key_at(const struct delta_forward_args *op, uint64_t token, uint32_t key_head)

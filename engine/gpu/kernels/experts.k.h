@@ -45,7 +45,7 @@ struct route_backward_args {
  * holds how many choices of a piece have an expert, and after the scan the position at which the first of
  * them goes. */
 struct sort_count_args {
-    uint64_t chosen, token, place, offsets, counts;
+    uint64_t chosen, token, place, offsets, expert, counts; /* expert may be 0: absent */
     uint32_t choices, active, experts, piece, pieces;
 };
 struct sort_scan_args { /* launched with one block */
@@ -353,6 +353,8 @@ KERNEL(sort_place, 256)
             PUT(next, mine, at + 1);
         STORE(place, i, at);
         STORE(token, at, (uint32_t)(i / args.sort.active));
+        if (args.sort.expert != 0)
+            STORE(POINTER(uint32_t, args.sort.expert), at, mine);
     }
 }
 

@@ -35,17 +35,24 @@ struct softcap_args {
     float cap;
 };
 
-/* act[tokens,width] = f(gate) * up, with gate_up[tokens, 2 * width]; types are ELEMENT_… (four.h). gelu: f is
- * the tanh form of gelu, else silu */
+/* The form of a gate (glu_form in op.h): gelu is its tanh form; alpha is 1 unless it is clamped. */
+struct glu_gate {
+    uint32_t gelu, clamped;
+    float limit, alpha;
+};
+
+/* act[tokens,width] = f(gate) * up, with gate_up[tokens, 2 * width]; types are ELEMENT_… (four.h) */
 struct glu_args {
     uint64_t gate_up, act;
-    uint32_t tokens, width, gelu, gate_up_as, act_as, wide;
+    uint32_t tokens, width, gate_up_as, act_as, wide;
+    struct glu_gate gate;
 };
 
 /* gate_up is replaced by its gradient */
 struct glu_backward_args {
     uint64_t gate_up, dact;
-    uint32_t tokens, width, gelu, gate_up_as, dact_as, wide;
+    uint32_t tokens, width, gate_up_as, dact_as, wide;
+    struct glu_gate gate;
 };
 
 /* y[count] = x, converted from type x_as to y_as (ELEMENT_…, four.h) */
@@ -113,20 +120,35 @@ KERNEL(softcap, 256)
     four_store(x, at.column, at.n, args.wide, a);
 }
 
-/* Both gates are x * sigmoid(z(x)). For silu z is x. The tanh form of gelu has z = sqrt(8 / pi) * (x +
- * 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
-FUNCTION float gate_sigmoid(uint32_t gelu, float x)
+FUNCTION float sigmoid(float x)
 {
-    float z = x;
-    if (gelu)
+    return 1.0f / (1.0f + math_exp(-x));
+}
+
+/* All gates are x * sigmoid(z(x)). For silu z is x, clamped it is alpha * x. The tanh form of gelu has z =
+ * sqrt(8 / pi) * (x + 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
+FUNCTION float gate_sigmoid(const struct glu_gate *gate, float x)
+{
+    float z = x * gate->alpha;
+    if (gate->gelu)
         z = x * math_fma(x * x, 0.0713548163f, 1.59576912f);
-    return 1.0f / (1.0f + math_exp(-z));
+    return sigmoid(z);
 }
 
 /* dz / dx of the gate's z(x), which gate_sigmoid describes. */
-FUNCTION float gate_slope(uint32_t gelu, float x)
+FUNCTION float gate_slope(const struct glu_gate *gate, float x)
 {
-    return gelu ? math_fma(x * x, 0.214064449f, 1.59576912f) : 1.0f;
+    return gate->gelu ? math_fma(x * x, 0.214064449f, 1.59576912f) : gate->alpha;
+}
+
+/* Clamps gate and up, and adds 1 to up, where the form is clamped. */
+FUNCTION void glu_clamp(const struct glu_gate *gate, float *g, float *u)
+{
+    if (!gate->clamped)
+        return;
+    *g = *g > gate->limit ? gate->limit : *g;
+    *u = *u > gate->limit ? gate->limit : *u;
+    *u = (*u < -gate->limit ? -gate->limit : *u) + 1.0f;
 }
 
 KERNEL(glu, 256)
@@ -135,8 +157,11 @@ KERNEL(glu, 256)
     uint64_t gate = at.row * 2 * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
     struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
-    for (uint32_t j = 0; j < 4; j++)
-        g.v[j] = g.v[j] * gate_sigmoid(args.gelu, g.v[j]) * u.v[j];
+    for (uint32_t j = 0; j < 4; j++) {
+        float x = g.v[j], up = u.v[j];
+        glu_clamp(&args.gate, &x, &up);
+        g.v[j] = x * gate_sigmoid(&args.gate, x) * up;
+    }
     four_store_as(args.act_as, args.act, at.row * args.width + at.column, at.n, args.wide, g);
 }
 
@@ -148,9 +173,13 @@ KERNEL(glu_backward, 256)
     struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
     struct four d = four_load_as(args.dact_as, args.dact, at.row * args.width + at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++) {
-        float x = g.v[j], s = gate_sigmoid(args.gelu, x), value = x * s;
-        g.v[j] = d.v[j] * u.v[j] * math_fma(value * (1.0f - s), gate_slope(args.gelu, x), s);
-        u.v[j] = d.v[j] * value;
+        float x = g.v[j], up = u.v[j];
+        glu_clamp(&args.gate, &x, &up);
+        float s = gate_sigmoid(&args.gate, x), value = x * s;
+        uint32_t above = args.gate.clamped && g.v[j] > args.gate.limit;
+        uint32_t outside = args.gate.clamped && (u.v[j] > args.gate.limit || u.v[j] < -args.gate.limit);
+        g.v[j] = above ? 0.0f : d.v[j] * up * math_fma(value * (1.0f - s), gate_slope(&args.gate, x), s);
+        u.v[j] = outside ? 0.0f : d.v[j] * value;
     }
     four_store_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide, g);
     four_store_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide, u);

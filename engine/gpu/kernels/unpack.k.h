@@ -18,7 +18,8 @@ enum {
     UNPACK_Q8_0,
     UNPACK_Q4_K,
     UNPACK_Q5_K,
-    UNPACK_Q6_K
+    UNPACK_Q6_K,
+    UNPACK_MXFP4
 };
 
 /* How many groups of four values each thread unpacks. */
@@ -237,6 +238,20 @@ FUNCTION struct four unpack_q6_k(const uint8_t *p, uint32_t j)
     return x;
 }
 
+/* MXFP4 blocks: the exponent of the scale, then 16 bytes with low nibbles first, which are codes of E2M1. */
+FUNCTION struct four unpack_mxfp4(const uint8_t *p, uint32_t j)
+{
+    struct four x;
+    uint32_t e = LOAD(p, 0);
+    float half = math_float(e < 2 ? 0x00200000u << e : (e - 1u) << 23);
+    for (uint32_t l = 0; l < 4; l++) {
+        uint32_t code = (uint32_t)LOAD(p, 1 + j % 16 + l) >> j / 16 * 4 & 15u, size = code & 7u;
+        uint32_t twice = size < 4 ? size : (2u + (size & 1u)) << (size / 2 - 1);
+        x.v[l] = math_float(math_bits((float)twice) | code >> 3 << 31) * half;
+    }
+    return x;
+}
+
 /* Values [i, i + 4) of blocks x; i is a multiple of 4. */
 FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
 {
@@ -256,6 +271,8 @@ FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
         return unpack_k45(x + large * 144, (uint32_t)(i % 256), 0);
     case UNPACK_Q5_K:
         return unpack_k45(x + large * 176, (uint32_t)(i % 256), 1);
+    case UNPACK_MXFP4:
+        return unpack_mxfp4(x + small * 17, (uint32_t)(i % 32));
     default:
         return unpack_q6_k(x + large * 210, (uint32_t)(i % 256));
     }
