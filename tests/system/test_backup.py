@@ -177,7 +177,11 @@ def a_server_made_again_elsewhere_goes_on():
         spec["model"] = model
         third = Agent(first)
         ident = first.submit(spec)["id"]
-        first.wait_steps(ident, 15)
+        first.wait_steps(ident, 11)
+        deadline = time.monotonic() + 60 * SLOW
+        while not first.job(ident)["checkpoints"]:  # it is stored beside the steps that follow
+            expect(time.monotonic() < deadline, "no checkpoint was stored")
+            poll()
         folder = second.path("backup")
         told = first.run("backup", folder, parse=True)
         expect(told["missing"] == [] and told["files"] >= 3, told)
