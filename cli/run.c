@@ -18,7 +18,9 @@ static int ensure_up(struct cli *cli, struct err *err)
     if (client_call(cli, "GET", NULL, NULL, &absent, "/readyz") == 0)
         return 0;
     client_close(cli);
-    return command_up(cli, err);
+    if (command_up(cli, err) < 0)
+        return err->code == ERR_CONFLICT ? err_wrap(err, "%.200s", absent.text) : -1;
+    return 0;
 }
 
 /* Prints the devices that can be reached. Returns their names as keys, new. */

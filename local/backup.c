@@ -304,7 +304,7 @@ static int home_database(struct work *w, struct err *err)
     char path[HOME_PATH_BYTES], log[HOME_PATH_BYTES], identity[HOME_SECRET_BYTES];
     if (home_secret(w->home, "home.id", identity, err) < 0 || postgres_find(w->home, &w->postgres, err) < 0 ||
         file_path(log, sizeof(log), err, "%s/logs/initdb.log", w->home) < 0 ||
-        postgres_init(&w->postgres, identity, log, err) < 0 || server_start(w, err) < 0 ||
+        postgres_init(&w->postgres, w->home, identity, log, err) < 0 || server_start(w, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/blobs", w->home) < 0)
         return -1;
     json_t *config = json_pack("{s:s, s:s, s:s}", "listen", "127.0.0.1:0", "postgres", w->postgres.conninfo,

@@ -38,8 +38,8 @@ struct local_up_options {
  * every agent of the configuration is enrolled and alive. Writes HOME/client.json (mode 0600: address, token,
  * ca). It succeeds at once when the same configuration is already running. On error everything is stopped
  * again, and the text names the process and the end of its log. ERR_INVALID (configuration), ERR_CONFLICT
- * (running with another configuration), ERR_NOT_FOUND (PostgreSQL or Redis is not installed), ERR_IO (disk),
- * ERR_TIMEOUT. */
+ * (running with another configuration; client.json of another server; a copy of another home), ERR_NOT_FOUND
+ * (PostgreSQL or Redis is not installed), ERR_IO (disk), ERR_TIMEOUT. */
 int local_up(const struct local_up_options *options, struct err *err);
 
 /* True when a supervisor of this home runs. */

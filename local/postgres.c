@@ -129,14 +129,17 @@ static int user_find(const char *home, struct postgres_place *place, struct err 
     return 0;
 }
 
+/* HOME/pg, or below /var/lib/motley where the server's user cannot reach that: by the home's identity, as a
+ * home may be moved. */
 static int dir_choose(const char *home, struct postgres_place *place, struct err *err)
 {
+    char digest[65], identity[HOME_SECRET_BYTES];
     if (file_path(place->dir, sizeof(place->dir), err, "%s/pg", home) < 0)
         return -1;
     if (place->uid == 0 || reachable(home, place->uid, place->gid))
         return 0;
-    char digest[65];
-    if (digest_sha256_hex(home, strlen(home), digest, err) < 0)
+    if (home_secret(home, "home.id", identity, err) < 0 ||
+        digest_sha256_hex(identity, strlen(identity), digest, err) < 0)
         return -1;
     return file_path(place->dir, sizeof(place->dir), err, "%s/%.16s", elsewhere, digest);
 }
@@ -196,27 +199,44 @@ static int initdb_run(const struct postgres_place *place, const char *data, cons
     return process_run(&options, INITDB_SECONDS, err) < 0 ? err_wrap(err, "see %s", log) : 0;
 }
 
-/* Removes a cluster of another home: a folder outside the home may belong to an earlier home at the same
- * path, so it records the home's identity.
- */
-static int foreign_remove(const struct postgres_place *place, const char *identity, struct err *err)
+/* Whether the folder at `path` is the home that has this identity. */
+static bool is_home(const char *path, const char *identity)
 {
-    char path[320];
-    char data[320];
-    snprintf(path, sizeof(path), "%s/home.id", place->dir);
-    snprintf(data, sizeof(data), "%s/data", place->dir);
-    struct buf text = {.limit = 128};
+    char name[HOME_PATH_BYTES];
     struct err why;
-    const bool same = file_read_all(path, 128, &text, &why) == 0 && strcmp(buf_str(&text), identity) == 0;
+    struct buf text = {.limit = 128};
+    const bool same = file_path(name, sizeof(name), &why, "%s/run/home.id", path) == 0 &&
+                      file_read_all(name, 128, &text, &why) == 0 && strcmp(buf_str(&text), identity) == 0;
     buf_fini(&text);
-    if (same)
-        return 0;
-    if (file_remove_tree(data, err) < 0)
-        return -1;
-    return file_write_atomic(path, identity, strlen(identity), 0600, err);
+    return same;
 }
 
-int postgres_init(const struct postgres_place *place, const char *identity, const char *log, struct err *err)
+/* A cluster outside the home has `home.path` beside it, where its home was last. A copy of that home has the
+ * same identity, and would take the cluster from it: refused as long as both are there. */
+static int owner_check(const struct postgres_place *place, const char *home, const char *identity,
+                       struct err *err)
+{
+    char path[320];
+    struct err why;
+    struct buf text = {.limit = HOME_PATH_BYTES};
+    if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) != 0)
+        return 0;
+    snprintf(path, sizeof(path), "%s/home.path", place->dir);
+    const bool known = file_read_all(path, HOME_PATH_BYTES, &text, &why) == 0;
+    int status = 0;
+    if (known && strcmp(buf_str(&text), home) != 0 && is_home(buf_str(&text), identity))
+        status = err_set(err, ERR_CONFLICT,
+                         "\"%s\" is a copy of \"%s\", whose database is in \"%s\" and was not copied: motley "
+                         "backup and motley restore copy a home",
+                         home, buf_str(&text), place->dir);
+    else if (!known || strcmp(buf_str(&text), home) != 0)
+        status = file_write_atomic(path, home, strlen(home), 0600, err);
+    buf_fini(&text);
+    return status;
+}
+
+int postgres_init(const struct postgres_place *place, const char *home, const char *identity, const char *log,
+                  struct err *err)
 {
     char data[320];
     char fresh[320];
@@ -230,7 +250,7 @@ int postgres_init(const struct postgres_place *place, const char *identity, cons
     if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 &&
         place->dir[sizeof(elsewhere) - 1] == '/' && chmod(elsewhere, 0711) < 0)
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", elsewhere);
-    if (foreign_remove(place, identity, err) < 0)
+    if (owner_check(place, home, identity, err) < 0)
         return -1;
     snprintf(data, sizeof(data), "%s/data", place->dir);
     snprintf(fresh, sizeof(fresh), "%s/data.new", place->dir);

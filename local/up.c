@@ -1,6 +1,7 @@
 /* Starts and stops everything of one home. */
 #include "local/local.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -173,7 +174,7 @@ static int prepare(struct coming_up *u)
     if (!services)
         return -1;
     snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
-    if (postgres_init(&postgres, identity, log, u->err) < 0) {
+    if (postgres_init(&postgres, u->home, identity, log, u->err) < 0) {
         json_decref(services);
         return -1;
     }
@@ -377,10 +378,21 @@ static int join_running(struct coming_up *u)
     return home_access_read(u->home, &u->access, u->err) == 0 ? wait_ready(u) : -1;
 }
 
+/* Stops what a supervisor that was killed left behind: processes that name the home, and its PostgreSQL,
+ * which may have its files elsewhere. */
+static int left_stop(const char *home, struct err *err)
+{
+    struct postgres_place postgres;
+    struct err why;
+    if (remains_stop(home, "", err) < 0)
+        return -1;
+    return postgres_find(home, &postgres, &why) < 0 ? 0 : remains_stop(postgres.dir, "postgres", err);
+}
+
 static int start_fresh(struct coming_up *u)
 {
     char path[HOME_PATH_BYTES];
-    if (remains_stop(u->home, "", u->err) < 0) /* processes that a killed supervisor left behind */
+    if (left_stop(u->home, u->err) < 0)
         return -1;
     snprintf(path, sizeof(path), "%s/run/state.json", u->home);
     unlink(path);
@@ -410,9 +422,32 @@ static bool moved_while_up(const struct coming_up *u)
     return moved;
 }
 
+/* Refuses a folder that is somebody's way to a server elsewhere: its client.json has a token that nobody
+ * shows again. */
+static int client_check(const char *home, struct err *err)
+{
+    char client[PATH_MAX], made[PATH_MAX];
+    struct err why;
+    if (file_path(client, sizeof(client), err, "%s/client.json", home) < 0 ||
+        file_path(made, sizeof(made), err, "%s/run/home.id", home) < 0)
+        return -1;
+    if (!file_exists(client) || file_exists(made))
+        return 0;
+    json_t *document = document_load(client, CONFIG_BYTES, &why);
+    const char *address = json_string_value(json_object_get(document, "address"));
+    err_set(err, ERR_CONFLICT,
+            "%s names a server elsewhere, %.200s, for this user: motley up would lose its token. A server of "
+            "one's own needs another folder: --home DIR",
+            client, address ? address : "of no address");
+    json_decref(document);
+    return -1;
+}
+
 int local_up(const struct local_up_options *options, struct err *err)
 {
     char place[HOME_PLACE_BYTES];
+    if (client_check(options->home, err) < 0)
+        return -1;
     if (file_mkdirs(options->home, geteuid() == 0 ? 0711 : 0700, err) < 0)
         return err_wrap(err, "the home cannot be used; give another folder with --home");
     if (home_place(options->home, true, place, err) < 0)
@@ -477,7 +512,7 @@ int local_down(const char *home_given, struct err *err)
         if (process_signal(supervisor, start, SIGKILL, err) < 0)
             return -1;
     }
-    if (remains_stop(before, "", err) < 0 || remains_stop(home, "", err) < 0)
+    if (remains_stop(before, "", err) < 0 || left_stop(home, err) < 0)
         return -1;
     char path[HOME_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/run/state.json", home);

@@ -181,6 +181,66 @@ def a_home_that_was_moved_has_its_agents():
                 expect(json.load(handle)["redis"]["address"] == f"unix:{path}/run/redis.sock", "the agent knows another Redis")
 
 
+def postgres_of(folder):
+    """PostgreSQL's own processes with their files below this folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit():
+                with open(f"/proc/{entry}/cmdline", "rb") as handle:
+                    words = handle.read().split(b"\0")
+                if words[0].endswith(b"postgres") and any(word.startswith(folder.encode()) for word in words[1:]):
+                    found.append(int(entry))
+    return found
+
+
+def a_home_that_postgres_cannot_reach_is_moved_and_stopped_with_its_database():
+    if os.getuid() != 0:
+        return "only root's PostgreSQL is another user"
+    with Home() as home:
+        os.chmod(home.base, 0o700)  # as /root is
+        home.up(ONE)
+        with open(os.path.join(home.path, "run", "services.json"), encoding="utf-8") as handle:
+            outside = [s["dir"] for s in json.load(handle) if s["role"] == "postgres"][0]
+        expect(outside.startswith("/var/lib/motley/"), outside)
+        try:
+            expect(home.run("token", "make", "--user", "dana").returncode == 0, "a user")
+            os.kill(home.pid("supervisor"), signal.SIGKILL)
+            home.up()
+            expect(len(postgres_of(outside)) == 1, f"{postgres_of(outside)}")
+            expect(home.run("down").returncode == 0 and not postgres_of(outside), f"down left {postgres_of(outside)}")
+            before, home.path = home.path, os.path.join(home.base, "moved")
+            os.rename(before, home.path)
+            home.up()
+            expect("dana" in home.run("user", "list").stdout, "the moved home has another database")
+            home.run("down")
+            shutil.copytree(home.path, before, symlinks=True)
+            original, home.path = home.path, before
+            done = home.run("up")
+            expect(done.returncode != 0 and f'is a copy of "{original}"' in done.stderr, done.stderr)
+        finally:
+            home.run("down")
+            expect(not postgres_of(outside), f"left over: {postgres_of(outside)}")
+            shutil.rmtree(outside)
+    return None
+
+
+def somebodys_way_to_another_server_is_kept():
+    with Home() as home:
+        os.makedirs(home.path)
+        text = json.dumps({"address": "https://lab.example:8443", "token": "t", "ca": None})
+        with open(os.path.join(home.path, "client.json"), "w", encoding="utf-8") as handle:
+            handle.write(text)
+        spec = home.config({"model": home.base, "data": {"train": home.base}}, "job.json")
+        for words in (("up",), ("run", spec)):
+            done = home.run(*words)
+            expect(done.returncode != 0 and "https://lab.example:8443" in done.stderr and "--home DIR" in done.stderr, f"{words}: {done.stderr}")
+        expect(done.stderr.count("https://lab.example:8443") == 2, f"run does not say that the server did not answer: {done.stderr}")
+        with open(os.path.join(home.path, "client.json"), encoding="utf-8") as handle:
+            expect(handle.read() == text, "client.json has changed")
+        expect(os.listdir(home.path) == ["client.json"], os.listdir(home.path))
+
+
 def a_limit_that_is_too_low_is_named_and_nothing_starts():
     for word, limit in (("-n", "32"), ("-f", "100"), ("-u", "5"), ("-v", "100000")):
         with Home() as home:
@@ -270,7 +330,8 @@ if __name__ == "__main__":
         print(f"SKIP: {BIN}/motley is not built")
         sys.exit(SKIP)
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
-         a_home_of_any_name_and_length_works, a_start_that_is_cut_is_finished, a_home_that_was_moved_has_its_agents, a_limit_that_is_too_low_is_named_and_nothing_starts,
+         a_home_of_any_name_and_length_works, a_start_that_is_cut_is_finished, a_home_that_was_moved_has_its_agents,
+         a_home_that_postgres_cannot_reach_is_moved_and_stopped_with_its_database, somebodys_way_to_another_server_is_kept, a_limit_that_is_too_low_is_named_and_nothing_starts,
          who_listens_on_all_addresses_tells_the_advertised_one, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
          a_full_disk_is_named_and_nothing_starts, a_disk_that_fills_up_is_named)
