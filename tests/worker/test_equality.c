@@ -12,7 +12,7 @@ static const char *const models[] = {
     "llama",   "llama3-rope", "mistral",  "mixtral", "qwen2",     "qwen3",    "gemma2",
     "gemma3",  "phi3",        "smollm3",  "olmoe",   "qwen3-moe", "gemma",    "granite",
     "olmo2",   "olmo3",       "ernie4_5", "glm4",    "seed_oss",  "qwen3_vl", "mistral3-ministral3",
-    "qwen3_5", "qwen2_moe",   "glm4_moe"};
+    "qwen3_5", "qwen2_moe",   "glm4_moe", "gpt_oss"};
 enum { MODELS = sizeof(models) / sizeof(models[0]), METHODS = 3, RANKS_LEAST = 2, RANKS_MOST = 4 };
 static const enum trained methods[METHODS] = {ADAPTERS, EVERYTHING, EVERYTHING_BALANCED};
 static const char *const method_names[METHODS] = {"LoRA", "full", "full, router loss"};
