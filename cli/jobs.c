@@ -1,6 +1,7 @@
 /* Submits, lists and controls jobs. */
 #include "cli/cli.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,6 +61,18 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
     return 0;
 }
 
+/* Prints what looks wrong in a job that was submitted. */
+static void tell_warnings(const json_t *answer)
+{
+    json_t *warning;
+    size_t index;
+    json_array_foreach (json_object_get(answer, "warnings"), index, warning) {
+        char clean[1024];
+        show_clean(json_is_string(warning) ? json_string_value(warning) : "", UINT_MAX, clean, sizeof(clean));
+        fprintf(stderr, "warning: %s\n", clean);
+    }
+}
+
 int command_submit(struct cli *cli, struct err *err)
 {
     json_t *spec = given_spec(cli->words[0], err), *answer = NULL, *job = NULL;
@@ -70,6 +83,7 @@ int command_submit(struct cli *cli, struct err *err)
     json_decref(spec);
     if (result < 0)
         return -1;
+    tell_warnings(answer);
     if (cli_option(cli, "--wait")) {
         fprintf(stderr, "job %lld submitted\n", (long long)id);
         cli->quiet = cli->json;

@@ -12,6 +12,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
+#include "model/job/order.h"
 #include "show/draw.h"
 #include "planner/given/inputs.h"
 #include "replay/replan.h"
@@ -223,6 +224,18 @@ struct asked {
     bool runnable_only;
 };
 
+/* Adds to the answer's warnings what looks wrong in the specification, as the server does. */
+static void add_warnings(json_t *told, const struct plan_inputs *inputs)
+{
+    const struct workload *w = &inputs->workload;
+    const struct order order = {
+        .row_count = w->row_count, .batch_rows = w->batch_rows, .steps = w->steps, .epochs = w->epochs};
+    char text[SPEC_DOUBT_BYTES];
+    const uint64_t steps = w->steps > 0 ? w->steps : w->row_count > 0 ? order_step_count(&order) : 0;
+    if (spec_warmup_doubt(&inputs->spec.train, steps, text))
+        json_array_append_new(json_object_get(told, "warnings"), json_string(text));
+}
+
 static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
                 const struct plan *from, const struct asked *asked, struct err *err)
 {
@@ -231,6 +244,8 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_a
     const json_t *rows = asked->rows;
     json_t *told = answer_to_json(answer, err);
     int result = told ? 0 : -1;
+    if (result == 0)
+        add_warnings(told, inputs);
     if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
         json_object_set_new(told, "drawn", json_string(picture));
     if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)

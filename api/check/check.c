@@ -341,9 +341,20 @@ static uint32_t devices_least(const struct job_spec *spec)
     return planned > least ? (uint32_t)planned : least;
 }
 
+/* Returns the new list of what may be done and yet looks wrong. */
+static json_t *warnings_of(const struct spec_check *check, int64_t steps)
+{
+    json_t *warnings = json_array();
+    char text[SPEC_DOUBT_BYTES];
+    if (spec_warmup_doubt(&check->spec.train, (uint64_t)steps, text))
+        json_array_append_new(warnings, json_string(text));
+    return warnings;
+}
+
 static int check_result(struct spec_check *check, struct err *err)
 {
     const struct job_spec *spec = &check->spec;
+    const int64_t steps = *check->fetch ? (int64_t)spec->train.steps : step_count(check);
     struct checked *result = calloc(1, sizeof(*result));
     json_t *data = json_pack("{s:O?, s:O?}", "train", check->train.stats, "eval", check->eval.stats);
     if (!result || !data) {
@@ -357,7 +368,7 @@ static int check_result(struct spec_check *check, struct err *err)
                                .held = spec->hold,
                                .retries_max = spec->limits.retries,
                                .time_limit_ms = (int64_t)spec->limits.time_s * 1000,
-                               .steps = *check->fetch ? (int64_t)spec->train.steps : step_count(check),
+                               .steps = steps,
                                .begin_us = spec->begin_us,
                                .service = spec->service,
                                .devices_least = devices_least(spec),
@@ -365,6 +376,7 @@ static int check_result(struct spec_check *check, struct err *err)
                                .at_most = spec->at_most,
                                .answer = json_incref(check->plan),
                                .data = data,
+                               .warnings = warnings_of(check, steps),
                                .holders = 1};
     memcpy(result->plan_class, check->plan_class, sizeof(result->plan_class));
     memcpy(result->fetch, check->fetch, sizeof(result->fetch));

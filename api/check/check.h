@@ -37,8 +37,9 @@ struct checked {
     /* Of a submit: the model of the Hub that is to be fetched before the rest can be checked
      * ("hf:OWNER/NAME@REVISION"); `inputs` then holds nulls and `steps` may be 0. "": none */
     char fetch[CHECKED_FETCH_BYTES];
-    json_t *answer; /* the plan (INTERFACES.md) if the planner was asked, else NULL */
-    json_t *data;   /* {"train": stats, "eval": stats | null} */
+    json_t *answer;   /* the plan (INTERFACES.md) if the planner was asked, else NULL */
+    json_t *data;     /* {"train": stats, "eval": stats | null} */
+    json_t *warnings; /* list of sentences about the specification and its data */
     unsigned holders;
 };
 void checked_release(struct checked *checked); /* NULL is a no-op */

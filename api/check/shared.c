@@ -30,6 +30,7 @@ void checked_release(struct checked *checked)
     json_decref(checked->inputs);
     json_decref(checked->answer);
     json_decref(checked->data);
+    json_decref(checked->warnings);
     free(checked);
 }
 

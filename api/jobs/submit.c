@@ -30,7 +30,7 @@ static int planner_may_be_chosen(struct call *call, struct err *err);
 static int urgency_may_be_chosen(struct call *call, const struct checked *checked, struct err *err);
 static int job_insert(struct call *call, const struct checked *checked, const char *key,
                       const uint8_t digest[DIGEST_SIZE], struct made_wait *wait, struct err *err);
-static void answer_made(struct call *call, const struct store_job_made *made);
+static void answer_made(struct call *call, const struct store_job_made *made, json_t *warnings);
 static void answer_refusal(struct call *call, const struct err *err, json_t *more);
 
 void jobs_submit(struct call *call)
@@ -55,7 +55,7 @@ void jobs_submit(struct call *call)
     if (key && wait_end(&found.wait,
                         store_job_find(app->store, &call->principal, key, digest, job_made, &found, &err),
                         &err) == 0) {
-        answer_made(call, &found.made);
+        answer_made(call, &found.made, NULL);
         return;
     }
     if ((key && err.code != ERR_NOT_FOUND) || planner_may_be_chosen(call, &err) < 0) {
@@ -69,7 +69,7 @@ void jobs_submit(struct call *call)
     if (urgency_may_be_chosen(call, checked, &err) < 0)
         call_fail(call, &err);
     else if (job_insert(call, checked, key, digest, &inserted, &err) == 0)
-        answer_made(call, &inserted.made);
+        answer_made(call, &inserted.made, checked->warnings);
     else if (err.code == ERR_INVALID) /* because of its account or a limit */
         call_refuse(call, &err);
     else
@@ -97,6 +97,10 @@ void jobs_validate(struct call *call)
     if (answer) {
         json_object_set(answer, "data", checked->data);
         json_object_set_new(answer, "steps", json_integer(checked->steps));
+        json_t *warnings = json_copy(json_object_get(answer, "warnings"));
+        warnings = warnings ? warnings : json_array();
+        json_array_extend(warnings, checked->warnings);
+        json_object_set_new(answer, "warnings", warnings);
     }
     checked_release(checked);
     call_json(call, 200, answer, NULL);
@@ -156,7 +160,7 @@ static int job_insert(struct call *call, const struct checked *checked, const ch
 }
 
 /* 201, after the commit. */
-static void answer_made(struct call *call, const struct store_job_made *made)
+static void answer_made(struct call *call, const struct store_job_made *made, json_t *warnings)
 {
     char location[48], created[32];
     snprintf(location, sizeof(location), "/v1/jobs/%lld", (long long)made->id);
@@ -165,6 +169,8 @@ static void answer_made(struct call *call, const struct store_job_made *made)
         {"Location", location}, {made->repeated ? "Idempotent-Replayed" : NULL, "true"}, {NULL, NULL}};
     json_t *document = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)made->id, "state",
                                  state_name(&job_machine, (int)made->state), "created", created);
+    if (json_array_size(warnings) > 0)
+        json_object_set(document, "warnings", warnings);
     call->app->counters.submits++;
     if (made->state == JOB_HELD)
         fetches_look(call->app->job_fetches);

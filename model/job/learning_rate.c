@@ -1,6 +1,8 @@
 /* Learning rates by transformers' names (optimization.py of transformers 5: get_scheduler and the functions
  * it lists). */
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "model/job/spec.h"
 
@@ -52,4 +54,23 @@ double spec_learning_rate(const struct spec_train_part *train, uint64_t total_st
     if (total_steps > warm && step < total_steps)
         progress = (double)(step - warm) / (double)(total_steps - warm);
     return peak * (last + (1 - last) * share_left(train, total_steps, step, progress));
+}
+
+bool spec_warmup_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES])
+{
+    const uint64_t warm = train->warmup_steps;
+    if (steps == 0 || warm == 0 || warm < steps - steps / 2)
+        return false;
+    const int used = snprintf(text, SPEC_DOUBT_BYTES,
+                              "train.warmup_steps is %" PRIu64 " and the job has %" PRIu64 " step%s: ", warm,
+                              steps, steps == 1 ? "" : "s");
+    if (warm > steps)
+        snprintf(text + used, SPEC_DOUBT_BYTES - (size_t)used,
+                 "the learning rate gets no higher than %g, of train.learning_rate's %g",
+                 spec_learning_rate(train, steps, steps - 1), train->learning_rate);
+    else
+        snprintf(text + used, SPEC_DOUBT_BYTES - (size_t)used,
+                 "the learning rate reaches train.learning_rate, %g, only in step %" PRIu64,
+                 train->learning_rate, warm);
+    return true;
 }

@@ -294,6 +294,11 @@ int spec_lora_sites(const struct spec_method_part *method, const struct model_co
  * Beyond T, in a job that goes on, schedules that end stay at f. The function is pure. */
 double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step);
 
+enum { SPEC_DOUBT_BYTES = 240 };
+/* Returns whether the warm-up takes half or more of a job's steps (0: not known), and if so writes a warning
+ * with both numbers and the rate that the job reaches. Pure. */
+bool spec_warmup_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES]);
+
 /* Return the names used in a specification; NULL for a value outside the enum. */
 const char *spec_format_name(enum spec_format);
 const char *spec_learn_name(enum spec_learn);

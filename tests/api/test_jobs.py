@@ -216,8 +216,9 @@ def many_jobs_take_a_command_each_for_itself():
 
 
 def a_job_that_waits_has_another_priority_begin_and_width():
-    ident = api.good("POST", "/v1/jobs", spec(rows, priority=3))["id"]
-    path = f"/v1/jobs/{ident}"
+    made = api.good("POST", "/v1/jobs", spec(rows, priority=3))
+    ident, path = made["id"], f"/v1/jobs/{made['id']}"
+    expect("train.warmup_steps is 10 and the job has 3 steps" in made["warnings"][0], made)
     begin = "2031-02-03T04:05:06.000000Z"
     expect(api.good("PATCH", path, {"priority": -5, "begin": begin}) ==
            {"id": ident, "state": "queued", "priority": -5, "begins": begin, "at_most": None}, "changed")

@@ -42,7 +42,7 @@ class Folder:
 
     @staticmethod
     def spec_of(**changes):
-        spec = {"name": "try", "model": "model", "data": {"train": "rows.jsonl"}, "train": {"batch_rows": 8, "steps": 4, "compute": "fp32"}}
+        spec = {"name": "try", "model": "model", "data": {"train": "rows.jsonl"}, "train": {"batch_rows": 8, "steps": 4, "warmup_steps": 0, "compute": "fp32"}}
         for key, value in changes.items():
             spec[key] = {**spec.get(key, {}), **value}
         return spec
@@ -510,6 +510,8 @@ def amounts_in_other_units_are_warned_of():
              (link(bytes_per_s=10), "links.between"), (link(latency_s=1), "links.between: a latency of 1.00 s"),
              (lambda c: c["nodes"][1].update(nic_bytes_per_s=1.25e12), "nic_bytes_per_s of b")]
     with folder() as f:
+        f.write("spec.json", f.spec_of(placement={"kind": "single"}, train={"warmup_steps": 2}))
+        expect(any("train.warmup_steps is 2 and the job has 4 steps" in one for one in f.plan()["warnings"]), f"{f.plan()['warnings']}")
         f.write("spec.json", f.spec_of(placement={"kind": "single"}))
         expect(f.plan()["warnings"] == [], f"{f.plan()['warnings']}")
         for change, words in cases:

@@ -408,6 +408,27 @@ static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
     assert_true(spec_learning_rate(&train, 20, 19) == 0.005 * 20 / 100);
 }
 
+static void a_warm_up_of_half_the_steps_or_more_is_doubted(void **state)
+{
+    (void)state;
+    const struct spec_train_part train = {.learning_rate = 2e-4, .warmup_steps = 10};
+    const struct spec_train_part none = {.learning_rate = 2e-4};
+    char text[SPEC_DOUBT_BYTES];
+    assert_true(spec_warmup_doubt(&train, 2, text));
+    assert_string_equal(
+        "train.warmup_steps is 10 and the job has 2 steps: the learning rate gets no higher than 4e-05, of "
+        "train.learning_rate's 0.0002",
+        text);
+    assert_true(spec_warmup_doubt(&train, 20, text));
+    assert_string_equal(
+        "train.warmup_steps is 10 and the job has 20 steps: the learning rate reaches train.learning_rate, "
+        "0.0002, only in step 10",
+        text);
+    assert_true(spec_warmup_doubt(&train, 1, text) && spec_warmup_doubt(&train, 19, text));
+    assert_false(spec_warmup_doubt(&train, 21, text) || spec_warmup_doubt(&train, 0, text) ||
+                 spec_warmup_doubt(&none, 1, text));
+}
+
 /* Layer 1 of three has no experts. */
 #define MIXED "../folders/transformers4/qwen3-moe/config"
 
@@ -604,6 +625,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_named_by_its_path),
         cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
+        cmocka_unit_test(a_warm_up_of_half_the_steps_or_more_is_doubted),
         cmocka_unit_test(keys_that_are_null_are_off_or_refused_by_name),
         cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
         cmocka_unit_test(rows_beyond_what_is_computed_of_a_model_are_refused),

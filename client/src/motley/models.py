@@ -145,7 +145,7 @@ class PlanAnswer(Answered):
     basis: str | None = None
     brief: bool | None = None  # of askPlan
     planner: dict[str, Any] | None = None  # of an external planner that was asked: name, verdict, why, plan_s, step_s, built_in_step_s, ratio
-    warnings: list[str] | None = None  # what looks wrong in the measured tables it rests on
+    warnings: list[str] | None = None  # what looks wrong in the measured tables it rests on, in the specification or in its data
     unmeasured: list[str] | None = None  # devices whose costs are estimates
     data: PlanAnswerData | None = None
     steps: int | None = None
@@ -199,6 +199,7 @@ class Submitted(Answered):
     id: int
     state: str  # held, queued, starting, running, stopping, succeeded, failed, cancelled; others may come
     created: datetime
+    warnings: list[str] | None = None  # what looks wrong in the specification or its data; absent: nothing
 
 
 @dataclass(frozen=True, kw_only=True)
