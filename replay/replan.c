@@ -25,6 +25,7 @@ struct device_blocks { /* the blocks that a device has */
 struct migration {
     const struct problem *problem;
     const struct plan *to;
+    struct arena arena;         /* the arrays below */
     struct device_blocks *held; /* [device_count]: the blocks that each device has by the old plan */
     double *out_s, *in_s, *node_out_s, *node_in_s;
     double bytes;
@@ -37,9 +38,7 @@ static int held_fill(struct migration *m, const struct plan *from, struct err *e
         uint32_t d = cluster_device_find(cluster, from->ranks[r].device);
         if (d == UINT32_MAX) /* the device is gone with all its blocks */
             continue;
-        if (!m->held[d].share)
-            m->held[d].share = calloc((size_t)m->problem->block_count + 1, sizeof(float));
-        if (!m->held[d].share)
+        if (!m->held[d].share && !ARENA_ARRAY(&m->arena, m->held[d].share, (size_t)m->problem->block_count))
             return err_set(err, ERR_NOMEM, "replan: out of memory");
         for (int32_t b = 0; b < m->problem->block_count; b++)
             if (plan_rank_holds(&from->ranks[r], b, b + 1))
@@ -115,15 +114,14 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
     if (problem_init(&problem, &w, cluster, err) < 0)
         return -1;
     uint32_t devices = cluster_device_count(cluster), nodes = cluster_node_count(cluster);
-    struct migration m = {.problem = &problem,
-                          .to = to,
-                          .held = calloc((size_t)devices + 1, sizeof(*m.held)),
-                          .out_s = calloc((size_t)devices + 1, sizeof(double)),
-                          .in_s = calloc((size_t)devices + 1, sizeof(double)),
-                          .node_out_s = calloc((size_t)nodes + 1, sizeof(double)),
-                          .node_in_s = calloc((size_t)nodes + 1, sizeof(double))};
+    struct migration m = {.problem = &problem, .to = to};
+    ARENA_ARRAY(&m.arena, m.held, devices);
+    ARENA_ARRAY(&m.arena, m.out_s, devices);
+    ARENA_ARRAY(&m.arena, m.in_s, devices);
+    ARENA_ARRAY(&m.arena, m.node_out_s, nodes);
+    ARENA_ARRAY(&m.arena, m.node_in_s, nodes);
     int result = -1;
-    if (!m.held || !m.out_s || !m.in_s || !m.node_out_s || !m.node_in_s)
+    if (m.arena.failed)
         err_set(err, ERR_NOMEM, "replan: out of memory");
     else if (from->block_count != problem.block_count || to->block_count != problem.block_count)
         err_set(err, ERR_INVALID, "replan: a plan of %d blocks and one of %d, for a model of %d",
@@ -137,13 +135,7 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
         *seconds = fmax(fmax(largest(m.out_s, devices), largest(m.in_s, devices)),
                         fmax(largest(m.node_out_s, nodes), largest(m.node_in_s, nodes)));
     }
-    for (uint32_t d = 0; m.held && d < devices; d++)
-        free(m.held[d].share);
-    free(m.held);
-    free(m.out_s);
-    free(m.in_s);
-    free(m.node_out_s);
-    free(m.node_in_s);
+    arena_fini(&m.arena);
     problem_fini(&problem);
     return result;
 }

@@ -20,12 +20,15 @@ struct replay {
     const struct plan *plan;
     struct plan_graph graph;
     const struct replay_change *change; /* or NULL */
+    struct arena arena;                 /* the arrays below, and those of step */
     uint32_t wire_count;
     struct node_wire *wires; /* [WIRES_MAX] */
     struct replay_step step;
-    double *begin, *end;                              /* [graph.total] seconds, for each instruction */
-    double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] seconds of each step */
-    uint32_t reporter; /* the rank whose steps the run measures: the first with the head */
+    double *begin, *end; /* [graph.total] seconds, for each instruction */
+    /* seconds of each step */
+    double recorded[STEPS_MAX], simulated[STEPS_MAX], changed[STEPS_MAX], outside[STEPS_MAX];
+    double *were, *are, *was_begin; /* [ranks] scratch: ends before and after a change, recorded begins */
+    uint32_t reporter;              /* the rank whose steps the run measures: the first with the head */
 };
 
 /* --- recorded steps --- */
@@ -134,9 +137,6 @@ static int wires_init(struct replay *r, const json_t *links, struct err *err)
     size_t index;
     const json_t *link;
     r->wire_count = 0;
-    r->wires = calloc(WIRES_MAX, sizeof(*r->wires));
-    if (!r->wires)
-        return err_set(err, ERR_NOMEM, "replay: out of memory");
     json_array_foreach (links, index, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
@@ -256,19 +256,13 @@ static void ends_of(const struct replay *r, double *ends)
 static int change_steadily(struct replay *r, const struct replay_costs *costs, struct err *err)
 {
     uint32_t ranks = r->plan->rank_count;
-    double *were = calloc(ranks, sizeof(*were)), *are = calloc(ranks, sizeof(*are));
-    double *begin = calloc(ranks, sizeof(*begin));
-    int result = were && are && begin ? 0 : err_set(err, ERR_NOMEM, "replay: out of memory");
-    if (result == 0) {
-        ends_of(r, were); /* the ranks' ends in the unchanged step, which was recomposed before */
-        memcpy(begin, r->step.rank_begin, ranks * sizeof(*begin));
-    }
-    double moved = INFINITY;
-    for (int turn = 0; result == 0 && turn < STEADY_TURNS && moved > STEADY_SECONDS; turn++) {
+    double *were = r->were, *are = r->are, *begin = r->was_begin, moved = INFINITY;
+    ends_of(r, were); /* the ranks' ends in the unchanged step, which was recomposed before */
+    memcpy(begin, r->step.rank_begin, ranks * sizeof(*begin));
+    for (int turn = 0; turn < STEADY_TURNS && moved > STEADY_SECONDS; turn++) {
         wires_clear(r);
-        result = replay_put_together(&r->graph, &r->step, costs, r->begin, r->end, err);
-        if (result < 0)
-            break;
+        if (replay_put_together(&r->graph, &r->step, costs, r->begin, r->end, err) < 0)
+            return -1;
         ends_of(r, are);
         double first = INFINITY;
         for (uint32_t k = 0; k < ranks; k++) {
@@ -281,10 +275,7 @@ static int change_steadily(struct replay *r, const struct replay_costs *costs, s
             r->step.rank_begin[k] = are[k] - first;
         }
     }
-    free(were);
-    free(are);
-    free(begin);
-    return result;
+    return 0;
 }
 
 static int step_replay(struct replay *r, struct replay_answer *answer, struct trace *timeline,
@@ -361,33 +352,24 @@ static int steps_replay(struct replay *r, const struct trace *recorded, const js
 static void replay_fini(struct replay *r)
 {
     plan_graph_fini(&r->graph);
-    free(r->begin);
-    free(r->end);
-    free(r->step.parts);
-    free(r->step.rank_begin);
-    free(r->recorded);
-    free(r->simulated);
-    free(r->changed);
-    free(r->outside);
-    free(r->wires);
+    arena_fini(&r->arena);
 }
 
 static int replay_init(struct replay *r, struct err *err)
 {
     if (plan_graph_init(&r->graph, r->plan, PROGRAM_TRAIN, err) < 0)
         return -1;
-    size_t total = (size_t)r->graph.total + 1;
-    r->begin = calloc(total, sizeof(*r->begin));
-    r->end = calloc(total, sizeof(*r->end));
-    r->step.parts = calloc(total, sizeof(*r->step.parts));
-    r->step.rank_begin = calloc((size_t)r->plan->rank_count + 1, sizeof(*r->step.rank_begin));
-    r->recorded = calloc(STEPS_MAX, sizeof(double));
-    r->simulated = calloc(STEPS_MAX, sizeof(double));
-    r->changed = calloc(STEPS_MAX, sizeof(double));
-    r->outside = calloc(STEPS_MAX, sizeof(double));
-    if (!r->begin || !r->end || !r->step.parts || !r->step.rank_begin || !r->recorded || !r->simulated ||
-        !r->changed || !r->outside)
-        return err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);
+    uint32_t total = r->graph.total, ranks = r->plan->rank_count;
+    ARENA_ARRAY(&r->arena, r->begin, total);
+    ARENA_ARRAY(&r->arena, r->end, total);
+    ARENA_ARRAY(&r->arena, r->step.parts, total);
+    ARENA_ARRAY(&r->arena, r->step.rank_begin, ranks);
+    ARENA_ARRAY(&r->arena, r->were, ranks);
+    ARENA_ARRAY(&r->arena, r->are, ranks);
+    ARENA_ARRAY(&r->arena, r->was_begin, ranks);
+    ARENA_ARRAY(&r->arena, r->wires, WIRES_MAX);
+    if (r->arena.failed)
+        return err_set(err, ERR_NOMEM, "replay: out of memory for %u instructions", total);
     for (uint32_t k = r->plan->rank_count; k-- > 0;)
         if (r->plan->ranks[k].block_end == r->plan->block_count)
             r->reporter = k;

@@ -3,7 +3,6 @@
 #include "replay/replay_walk.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- decomposition --- */
@@ -80,14 +79,13 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
                       const double *end, struct replay_step *step, struct err *err)
 {
     uint32_t ranks = g->plan->rank_count;
-    double *ready = calloc((size_t)g->total + 1, sizeof(*ready));
-    double *by_messages = calloc((size_t)ranks + 1, sizeof(*by_messages));
+    struct arena arena = {0};
+    double *ready = arena_get(&arena, g->total, sizeof(*ready));
+    double *by_messages = arena_get(&arena, ranks, sizeof(*by_messages));
     /* [pair of ranks] lag; below 0: not computed yet. */
-    double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof(*lags));
-    if (!ready || !lags || !by_messages) {
-        free(ready);
-        free(lags);
-        free(by_messages);
+    double *lags = arena_get(&arena, (size_t)ranks * ranks, sizeof(*lags));
+    if (arena.failed) {
+        arena_fini(&arena);
         return err_set(err, ERR_NOMEM, "replay: out of memory for %u instructions", g->total);
     }
     for (size_t i = 0; i < (size_t)ranks * ranks; i++)
@@ -106,9 +104,7 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
             collective_apart(g, costs, m, begin, end, by_messages, step->parts);
         else
             transfer_apart(g, m, begin, end, lags, step->parts);
-    free(ready);
-    free(lags);
-    free(by_messages);
+    arena_fini(&arena);
     return 0;
 }
 
@@ -314,22 +310,17 @@ static int walk_run(struct recomposition *w, struct err *err)
 int replay_put_together(const struct plan_graph *graph, const struct replay_step *step,
                         const struct replay_costs *costs, double *begin, double *end, struct err *err)
 {
-    size_t total = (size_t)graph->total + 1, meetings = (size_t)graph->meeting_count + 1;
+    uint32_t total = graph->total, meetings = graph->meeting_count;
     struct recomposition w = {.g = graph, .step = step, .costs = costs, .begin = begin, .end = end};
-    w.ready = calloc(total, sizeof(*w.ready));
-    w.waits = calloc(total, sizeof(*w.waits));
-    w.begun = calloc(meetings, sizeof(*w.begun));
-    w.arrival = calloc(meetings, sizeof(*w.arrival));
-    w.by_messages = calloc((size_t)graph->plan->rank_count + 1, sizeof(*w.by_messages));
-    w.heap = calloc(total, sizeof(*w.heap));
-    int result = w.ready && w.waits && w.begun && w.arrival && w.by_messages && w.heap
-                     ? walk_run(&w, err)
-                     : err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);
-    free(w.ready);
-    free(w.waits);
-    free(w.begun);
-    free(w.arrival);
-    free(w.by_messages);
-    free(w.heap);
+    struct arena arena = {0};
+    ARENA_ARRAY(&arena, w.ready, total);
+    ARENA_ARRAY(&arena, w.waits, total);
+    ARENA_ARRAY(&arena, w.begun, meetings);
+    ARENA_ARRAY(&arena, w.arrival, meetings);
+    ARENA_ARRAY(&arena, w.by_messages, graph->plan->rank_count);
+    ARENA_ARRAY(&arena, w.heap, total);
+    int result = arena.failed ? err_set(err, ERR_NOMEM, "replay: out of memory for %u instructions", total)
+                              : walk_run(&w, err);
+    arena_fini(&arena);
     return result;
 }

@@ -14,6 +14,7 @@
 #ifndef MOTLEY_REPLAY_REPLAY_WALK_H
 #define MOTLEY_REPLAY_REPLAY_WALK_H
 
+#include "common/arena.h"
 #include "replay/replay.h"
 #include "program/graph.h"
 

@@ -10,6 +10,7 @@ struct expert_price {
     const struct plan *plan;
     const uint32_t *device;
     struct expert_model model;
+    struct arena arena; /* the arrays below */
     uint32_t ranks;
     /* [ranks] range of each micro-batch's rows whose attention the rank computes */
     uint32_t *row_begin, *row_end;
@@ -96,17 +97,16 @@ int expert_links_init(struct expert_links *links, const struct cluster *cluster,
                       uint32_t n, struct err *err)
 {
     size_t pairs = (size_t)n * n;
-    double *memory = calloc(4 * pairs + 3 * (size_t)n + 1, sizeof(double));
-    if (!memory)
+    *links = (struct expert_links){.n = n};
+    ARENA_ARRAY(&links->arena, links->latency_s, pairs);
+    ARENA_ARRAY(&links->arena, links->byte_s, pairs);
+    ARENA_ARRAY(&links->arena, links->wire_byte_s, pairs);
+    ARENA_ARRAY(&links->arena, links->pair, pairs);
+    ARENA_ARRAY(&links->arena, links->nic, n);
+    ARENA_ARRAY(&links->arena, links->in_s, n);
+    ARENA_ARRAY(&links->arena, links->node, n);
+    if (links->arena.failed)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    *links = (struct expert_links){.n = n,
-                                   .latency_s = memory,
-                                   .byte_s = memory + pairs,
-                                   .wire_byte_s = memory + 2 * pairs,
-                                   .pair = memory + 3 * pairs,
-                                   .nic = memory + 4 * pairs,
-                                   .in_s = memory + 4 * pairs + n,
-                                   .node = (uint32_t *)(memory + 4 * pairs + 2 * n)};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t node = cluster->devices[device[i]].node, k = 0;
         while (k < i && cluster->devices[device[k]].node != node)
@@ -130,7 +130,7 @@ int expert_links_init(struct expert_links *links, const struct cluster *cluster,
 
 void expert_links_fini(struct expert_links *links)
 {
-    free(links->latency_s); /* one allocation holds the other arrays too */
+    arena_fini(&links->arena);
     *links = (struct expert_links){0};
 }
 
@@ -282,17 +282,17 @@ int expert_price_init(struct expert_price **out, const struct problem *problem, 
     if (expert_model_init(&price->model, problem, err) < 0 ||
         expert_links_init(&price->links, problem->cluster, device, ranks, err) < 0)
         goto fail;
-    price->row_begin = calloc(2 * (size_t)ranks + 1, sizeof(uint32_t));
-    price->row_end = price->row_begin + ranks;
-    price->layer = calloc((size_t)problem->block_count + 1, sizeof(int32_t));
-    price->layers = calloc((size_t)ranks * price->model.sparse_count + 1, sizeof(*price->layers));
-    price->step_s = calloc(3 * (size_t)ranks + 1, sizeof(double));
-    if (!price->row_begin || !price->layer || !price->layers || !price->step_s) {
+    ARENA_ARRAY(&price->arena, price->row_begin, ranks);
+    ARENA_ARRAY(&price->arena, price->row_end, ranks);
+    ARENA_ARRAY(&price->arena, price->layer, (size_t)problem->block_count + 1);
+    ARENA_ARRAY(&price->arena, price->layers, (size_t)ranks * price->model.sparse_count);
+    ARENA_ARRAY(&price->arena, price->step_s, ranks);
+    ARENA_ARRAY(&price->arena, price->tokens, ranks);
+    ARENA_ARRAY(&price->arena, price->touched, ranks);
+    if (price->arena.failed) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
         goto fail;
     }
-    price->tokens = price->step_s + ranks;
-    price->touched = price->step_s + 2 * (size_t)ranks;
     memset(price->layer, 0xff, ((size_t)problem->block_count + 1) * sizeof(int32_t));
     for (uint32_t l = 0; l < price->model.sparse_count; l++)
         price->layer[price->model.sparse[l]] = (int32_t)l;
@@ -312,10 +312,7 @@ void expert_price_fini(struct expert_price *price)
         return;
     expert_model_fini(&price->model);
     expert_links_fini(&price->links);
-    free(price->row_begin);
-    free(price->layer);
-    free(price->layers);
-    free(price->step_s);
+    arena_fini(&price->arena);
     free(price);
 }
 

@@ -44,6 +44,7 @@ double expert_touched(uint32_t experts, uint32_t active, double load);
 
 /* The links between ranks, looked up once. */
 struct expert_links {
+    struct arena arena; /* the arrays */
     uint32_t n, node_count;
     uint32_t *node;             /* [n] index of the rank's node, below node_count */
     double *nic;                /* [node_count] rate of each node's network card in bytes/s; 0: unlimited */

@@ -48,14 +48,19 @@ static struct workload_row row_at(const struct workload *w, uint32_t row)
     return (struct workload_row){.tokens = w->sequence_tokens, .labelled = w->sequence_tokens - 1};
 }
 
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
 static int step_init(struct problem *p, struct problem_step *step, const struct order *order, uint64_t number,
                      uint32_t *numbers, struct err *err)
 {
     const struct workload *w = p->workload;
     step->rows = w->row_count ? order_step_rows(order, number, numbers) : w->batch_rows;
-    step->sum = calloc((size_t)step->rows + 1, sizeof(*step->sum));
+    ARENA_ARRAY(&p->arena, step->sum, (size_t)step->rows + 1);
     if (!step->sum)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
+        return no_memory(err);
     for (uint32_t i = 0; i < step->rows; i++) {
         struct workload_row row = row_at(w, w->row_count ? numbers[i] : i);
         double tokens = row.tokens;
@@ -82,15 +87,15 @@ static int steps_init(struct problem *p, struct err *err)
     uint64_t total = w->row_count ? order_step_count(&order) : 1;
     p->step_count = total < WORKLOAD_SAMPLE_STEPS ? (uint32_t)total : WORKLOAD_SAMPLE_STEPS;
     p->step_count = p->step_count ? p->step_count : 1;
-    p->steps = calloc(p->step_count, sizeof(*p->steps));
-    uint32_t *numbers = calloc(w->batch_rows, sizeof(*numbers));
-    int result = p->steps && numbers ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    ARENA_ARRAY(&p->arena, p->steps, p->step_count);
+    uint32_t *numbers = arena_get(&p->arena, w->batch_rows, sizeof(*numbers));
     double rows = 0;
-    for (uint32_t s = 0; s < p->step_count && result == 0; s++) {
+    if (p->arena.failed)
+        return no_memory(err);
+    for (uint32_t s = 0; s < p->step_count; s++) {
         uint64_t number = p->step_count > 1 ? s * (total - 1) / (p->step_count - 1) : 0;
-        result = step_init(p, &p->steps[s], &order, number, numbers, err);
-        if (result < 0)
-            break;
+        if (step_init(p, &p->steps[s], &order, number, numbers, err) < 0)
+            return -1;
         const struct cost_load *all = &p->steps[s].sum[p->steps[s].rows];
         rows += all->rows;
         p->mean_step.rows += all->rows / p->step_count;
@@ -98,13 +103,12 @@ static int steps_init(struct problem *p, struct err *err)
         p->mean_step.sum_sq += all->sum_sq / p->step_count;
         p->mean_step.labelled += all->labelled / p->step_count;
     }
-    free(numbers);
     double scale = rows > 0 ? p->step_count / rows : 0;
     p->mean_row = (struct cost_load){.rows = 1,
                                      .tokens = p->mean_step.tokens * scale,
                                      .sum_sq = p->mean_step.sum_sq * scale,
                                      .labelled = p->mean_step.labelled * scale};
-    return result;
+    return 0;
 }
 
 static int larger_first(const void *left, const void *right)
@@ -156,8 +160,8 @@ static int tops_init(struct problem *p, struct err *err)
     const struct workload *w = p->workload;
     uint32_t train = w->row_count ? w->row_count : w->batch_rows, count = train + w->eval_row_count;
     uint32_t *tokens = calloc(count, sizeof(*tokens)), *labelled = calloc(count, sizeof(*labelled));
-    p->top_tokens = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_tokens));
-    p->top_labelled = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_labelled));
+    ARENA_ARRAY(&p->arena, p->top_tokens, (size_t)w->batch_rows + 1);
+    ARENA_ARRAY(&p->arena, p->top_labelled, (size_t)w->batch_rows + 1);
     bool made = tokens && labelled && p->top_tokens && p->top_labelled;
     for (uint32_t i = 0; i < count && made; i++) {
         struct workload_row row = i < train ? row_at(w, i) : w->eval_rows[i - train];
@@ -172,7 +176,7 @@ static int tops_init(struct problem *p, struct err *err)
     }
     free(tokens);
     free(labelled);
-    return made ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    return made ? 0 : no_memory(err);
 }
 
 /* Returns the layer's method, converted as the engine converts the same specification. */
@@ -218,10 +222,10 @@ static int blocks_init(struct problem *p, struct err *err)
     p->block_count = (int32_t)p->blocks.count;
     p->bytes_per_token = (double)p->blocks.boundary_per_token * plan_dtype_bytes(w->boundary);
     p->bytes_per_row = w->router_loss ? 8.0 * w->config->experts : 0;
-    p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
-    p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));
-    if (!p->prefix || !p->params)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    ARENA_ARRAY(&p->arena, p->prefix, (size_t)p->block_count + 1);
+    ARENA_ARRAY(&p->arena, p->params, (size_t)p->block_count + 1);
+    if (p->arena.failed)
+        return no_memory(err);
     for (int32_t b = 0; b < p->block_count; b++) {
         memcpy(p->prefix[b + 1], p->prefix[b], sizeof(p->prefix[b]));
         const struct block *block = &p->blocks.blocks[b];
@@ -250,13 +254,11 @@ static int links_init(struct problem *p, struct err *err)
     size_t nodes = cluster->node_count;
     if (nodes > LINK_NODES_MAX)
         return 0;
-    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* for each node, 1 + the index of one of its
-                                                              devices; 0: it has none */
-    p->links = calloc(nodes * nodes + 1, sizeof(*p->links));
-    if (!device || !p->links) {
-        free(device);
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    }
+    /* for each node, 1 + the index of one of its devices; 0: it has none */
+    uint32_t *device = arena_get(&p->arena, nodes, sizeof(*device));
+    ARENA_ARRAY(&p->arena, p->links, nodes * nodes);
+    if (p->arena.failed)
+        return no_memory(err);
     for (uint32_t d = 0; d < p->device_count; d++)
         device[cluster->devices[d].node] = d + 1;
     for (size_t i = 0; i < nodes * nodes; i++) {
@@ -265,7 +267,6 @@ static int links_init(struct problem *p, struct err *err)
             cluster_link(cluster, device[i / nodes] - 1, device[i % nodes] - 1, &p->links[i].latency_s,
                          &p->links[i].bytes_per_s, &emulated);
     }
-    free(device);
     return 0;
 }
 
@@ -317,10 +318,10 @@ static int means_init(struct problem *p, struct err *err)
     }
     if ((uint64_t)kinds * p->device_count > MEANS_MAX)
         return 0;
-    p->mean_of = calloc((size_t)batch + 1, sizeof(*p->mean_of));
-    p->means = calloc((size_t)kinds * p->device_count + 1, sizeof(*p->means));
-    if (!p->mean_of || !p->means)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    ARENA_ARRAY(&p->arena, p->mean_of, (size_t)batch + 1);
+    ARENA_ARRAY(&p->arena, p->means, (size_t)kinds * p->device_count);
+    if (p->arena.failed)
+        return no_memory(err);
     kinds = last = 0;
     for (uint32_t rows = 1; rows <= batch; rows++) {
         uint32_t count = micro_count(p, rows);
@@ -352,8 +353,10 @@ static int costs_init(struct problem *p, struct err *err)
             err_set(&why, ERR_INVALID, "%s", device->lacks);
         else if (cost_device_init(&p->costs[d], device, p->workload, &p->blocks, &why) == 0)
             continue;
-        if (why.code == ERR_NOMEM || !(p->lacks[d] = strdup(why.text)))
-            return err_set(err, ERR_NOMEM, "planner: out of memory");
+        p->lacks[d] = arena_get(&p->arena, strlen(why.text) + 1, 1);
+        if (why.code == ERR_NOMEM || !p->lacks[d])
+            return no_memory(err);
+        memcpy(p->lacks[d], why.text, strlen(why.text));
         p->usable[d] = false;
         first = first == UINT32_MAX ? d : first;
     }
@@ -381,13 +384,11 @@ int problem_init(struct problem *problem, const struct workload *workload, const
         return -1;
     if (cluster->device_count == 0)
         return err_set(err, ERR_INVALID, "cluster: there is no device");
-    problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
-    problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
-    problem->lacks = calloc(cluster->device_count, sizeof(*problem->lacks));
-    problem->planned_only = calloc(cluster->device_count, sizeof(*problem->planned_only));
-    int result = problem->costs && problem->usable && problem->lacks && problem->planned_only
-                     ? 0
-                     : err_set(err, ERR_NOMEM, "planner: out of memory");
+    ARENA_ARRAY(&problem->arena, problem->costs, cluster->device_count);
+    ARENA_ARRAY(&problem->arena, problem->usable, cluster->device_count);
+    ARENA_ARRAY(&problem->arena, problem->lacks, cluster->device_count);
+    ARENA_ARRAY(&problem->arena, problem->planned_only, cluster->device_count);
+    int result = problem->arena.failed ? no_memory(err) : 0;
     if (result == 0 &&
         (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 || steps_init(problem, err) < 0 ||
          tops_init(problem, err) < 0 || costs_init(problem, err) < 0 || means_init(problem, err) < 0 ||
@@ -402,23 +403,8 @@ void problem_fini(struct problem *problem)
 {
     for (uint32_t d = 0; problem->costs && d < problem->device_count; d++)
         cost_device_fini(&problem->costs[d]);
-    for (uint32_t d = 0; problem->lacks && d < problem->device_count; d++)
-        free(problem->lacks[d]);
-    for (uint32_t s = 0; problem->steps && s < problem->step_count; s++)
-        free(problem->steps[s].sum);
     block_list_fini(&problem->blocks);
-    free(problem->prefix);
-    free(problem->params);
-    free(problem->costs);
-    free(problem->usable);
-    free(problem->lacks);
-    free(problem->planned_only);
-    free(problem->steps);
-    free(problem->top_tokens);
-    free(problem->top_labelled);
-    free(problem->means);
-    free(problem->mean_of);
-    free(problem->links);
+    arena_fini(&problem->arena);
     free(problem->part_least);
     free(problem->part_heads);
     free(problem->part_columns);

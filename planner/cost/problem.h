@@ -6,6 +6,7 @@
 #ifndef MOTLEY_PLANNER_COST_PROBLEM_H
 #define MOTLEY_PLANNER_COST_PROBLEM_H
 
+#include "common/arena.h"
 #include "model/shape/blocks.h"
 #include "model/shape/footprint.h"
 #include "planner/cost/cost.h"
@@ -44,6 +45,7 @@ struct problem_link { /* link from the devices of one node to those of another *
 struct problem {
     const struct workload *workload; /* borrowed */
     const struct cluster *cluster;   /* borrowed */
+    struct arena arena;              /* the arrays below, but for those of blocks and costs */
     struct block_list blocks;
     int32_t block_count;
     uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many blocks of each class precede a block */

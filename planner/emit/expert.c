@@ -204,7 +204,7 @@ static int groups_fill(struct expert_plan *c)
 /* Makes the segments. Every layer with experts is one; all blocks between two such layers are one. */
 static int segments_fill(struct expert_plan *c)
 {
-    c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));
+    ARENA_ARRAY(&c->arena, c->segments, (size_t)c->plan->block_count);
     if (!c->segments)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (int32_t b = 0; b < c->plan->block_count;) {
@@ -227,9 +227,9 @@ static int segments_fill(struct expert_plan *c)
 
 static int rows_fill(struct expert_plan *c)
 {
-    c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
-    c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
-    if (!c->row_first || !c->last)
+    ARENA_ARRAY(&c->arena, c->row_first, (size_t)c->candidate->member_count + 1);
+    ARENA_ARRAY(&c->arena, c->last, (size_t)c->micro_batches * EXPERT_LASTS);
+    if (c->arena.failed)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t m = 0; m < c->candidate->member_count; m++)
         c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
@@ -270,9 +270,7 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
         result = rank_emit(&c, r, programs);
     expert_split_fini(&c.split);
     expert_model_fini(&c.model);
-    free(c.segments);
-    free(c.row_first);
-    free(c.last);
+    arena_fini(&c.arena);
     if (result < 0) {
         plan_destroy(c.plan);
         return NULL;

@@ -39,6 +39,7 @@ struct expert_plan {
     struct plan *plan;
     struct expert_model model;
     struct expert_split split;
+    struct arena arena; /* the arrays below */
     uint32_t micro_batches, wave, attending, segment_count;
     struct expert_segment *segments;
     uint32_t *row_first; /* [members + 1] first row of each member whose attention it computes */

@@ -328,58 +328,58 @@ static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
 /* Shards each stage's state in proportion to the memory that its members have left. */
 static int shares_fill(struct pipeline_emitter *c)
 {
-    double *room = calloc((size_t)c->candidate->member_count + 1, sizeof(*room));
-    int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0; s < c->groups && result == 0; s++) {
+    double *room = arena_get(&c->arena, c->candidate->member_count, sizeof(*room));
+    if (!room)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < c->groups; s++) {
         const struct candidate_stage *stage = &c->candidate->stages[s];
         if (stage->member_count < 2)
             continue;
-        for (uint32_t m = 0; m < stage->member_count && result == 0; m++) {
+        for (uint32_t m = 0; m < stage->member_count; m++) {
             uint32_t r = stage->member_first + m, d = c->candidate->members[r].device;
             struct memory_need need;
-            result = rank_look(c, r, (struct flat_share){0}, &need);
+            if (rank_look(c, r, (struct flat_share){0}, &need) < 0)
+                return -1;
             room[m] = (double)c->problem->cluster->devices[d].memory_limit_bytes - (double)need.total;
         }
-        if (result == 0)
-            result = state_share_out(c, s, room);
+        if (state_share_out(c, s, room) < 0)
+            return -1;
     }
-    free(room);
-    return result;
+    return 0;
 }
 
 static int schedule_make(struct pipeline_emitter *c)
 {
     const struct candidate *candidate = c->candidate;
     uint32_t laps = c->stages / c->groups;
-    struct stage_price *prices = calloc((size_t)laps * candidate->member_count, sizeof(*prices));
-    struct pipeline_sync *syncs = calloc(c->stages, sizeof(*syncs));
-    int result = prices && syncs ? pipeline_syncs(c->problem, candidate, syncs, c->err)
-                                 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0, at = 0; s < c->stages && result == 0; s++) {
+    struct stage_price *prices =
+        arena_get(&c->arena, (size_t)laps * candidate->member_count, sizeof(*prices));
+    struct pipeline_sync *syncs = arena_get(&c->arena, c->stages, sizeof(*syncs));
+    if (c->arena.failed)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    if (pipeline_syncs(c->problem, candidate, syncs, c->err) < 0)
+        return -1;
+    for (uint32_t s = 0, at = 0; s < c->stages; s++) {
         for (uint32_t m = 0; m < candidate->stages[s].member_count; m++, at++) {
             pipeline_stage_price(c->problem, candidate, s, candidate->stages[s].member_first + m,
                                  &prices[at]);
             prices[at].ready_s = syncs[s].before_s;
         }
     }
-    if (result == 0)
-        result = schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, c->err);
-    free(prices);
-    free(syncs);
-    return result;
+    return schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, c->err);
 }
 
 /* Allocates the emitter's arrays and lists each rank's stages. */
 static int room_make(struct pipeline_emitter *c)
 {
     uint32_t ranks = c->plan->rank_count, laps = c->stages / c->groups;
-    c->first_stage = calloc(ranks, sizeof(*c->first_stage));
-    c->next_stage = calloc(c->stages, sizeof(*c->next_stage));
-    c->cursor = calloc(ranks, sizeof(*c->cursor));
-    c->parts = calloc(c->stages, sizeof(*c->parts));
-    c->numbers = calloc(pipeline_numbers(c, laps) + 1, sizeof(*c->numbers));
-    c->freed = calloc(state_freed_count(c), sizeof(*c->freed));
-    if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers || !c->freed)
+    ARENA_ARRAY(&c->arena, c->first_stage, ranks);
+    ARENA_ARRAY(&c->arena, c->next_stage, c->stages);
+    ARENA_ARRAY(&c->arena, c->cursor, ranks);
+    ARENA_ARRAY(&c->arena, c->parts, c->stages);
+    ARENA_ARRAY(&c->arena, c->numbers, pipeline_numbers(c, laps));
+    ARENA_ARRAY(&c->arena, c->freed, state_freed_count(c));
+    if (c->arena.failed)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < ranks; r++)
         c->first_stage[r] = c->stages;
@@ -497,12 +497,7 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                                  .layer_groups = (int32_t)(groups - layers)};
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);
-    free(c.first_stage);
-    free(c.next_stage);
-    free(c.cursor);
-    free(c.parts);
-    free(c.numbers);
-    free(c.freed);
+    arena_fini(&c.arena);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

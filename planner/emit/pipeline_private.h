@@ -54,6 +54,7 @@ struct pipeline_emitter {
     const struct candidate *candidate;
     struct plan *plan;
     struct err *err;
+    struct arena arena; /* the arrays below */
     uint32_t stages, micro_batches;
     uint32_t groups; /* number of groups of members; they are groups 1 to `groups` of the plan */
     bool full;       /* full fine-tuning */

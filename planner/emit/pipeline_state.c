@@ -170,33 +170,32 @@ int state_share_out(struct pipeline_emitter *c, uint32_t s, const double *room)
     const struct candidate_stage *stage = &c->candidate->stages[s];
     uint32_t count = stage->member_count;
     double *shares = c->plan->groups[1 + s].shares = calloc(count, sizeof(*shares));
-    struct share_member *members = calloc((size_t)count + 1, sizeof(*members));
-    uint32_t *devices = calloc((size_t)count + 1, sizeof(*devices));
+    struct share_member *members = arena_get(&c->arena, count, sizeof(*members));
+    uint32_t *devices = arena_get(&c->arena, count, sizeof(*devices));
     double state = pipeline_state_bytes(p, c->candidate, s), slack = 0;
-    int result = members && devices && shares ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    if (!shares || c->arena.failed)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t lap = s; lap < c->stages; lap += c->groups)
         slack += (double)memory_share_slack(p, c->candidate->stages[lap].block_begin,
                                             c->candidate->stages[lap].block_end);
-    for (uint32_t i = 0; i < count && result == 0; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         devices[i] = c->candidate->members[stage->member_first + i].device;
         members[i] = (struct share_member){.room = (room[i] - slack) / state, .bytes_per_s = INFINITY};
         for (uint32_t lap = s; lap < c->stages; lap += c->groups)
             members[i].step_s += problem_step_seconds(p, devices[i], c->candidate->stages[lap].block_begin,
                                                       c->candidate->stages[lap].block_end);
     }
-    for (uint32_t i = 0; i < count && result == 0; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         uint32_t next = (i + 1) % count;
         double latency, rate = ring_hop(p->cluster, devices, NULL, count, i, &latency);
         members[i].bytes_per_s = fmin(members[i].bytes_per_s, rate);
         members[next].bytes_per_s = fmin(members[next].bytes_per_s, rate);
     }
-    if (result == 0 && !share_state(members, count, SHARE_FOR_LINKS, shares))
-        result =
-            err_set(c->err, ERR_NOFIT, "the %u members of stage %u have no room for its state of %.0f bytes",
-                    count, s, state);
-    free(members);
-    free(devices);
-    return result;
+    return share_state(members, count, SHARE_FOR_LINKS, shares)
+               ? 0
+               : err_set(c->err, ERR_NOFIT,
+                         "the %u members of stage %u have no room for its state of %.0f bytes", count, s,
+                         state);
 }
 
 /* --- slots and instructions --- */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/arena.h"
+
 #define ROUNDS 3 /* how often each machine's key takes in those of its neighbours; a rule of thumb */
 
 struct sorted_machine {
@@ -19,8 +21,9 @@ struct sorted_machine {
 
 struct sorter {
     const struct cluster *cluster;
-    uint32_t *devices; /* indices of the cluster's devices, grouped by machine */
-    uint64_t *looks;   /* [devices] colour of each device of the cluster */
+    struct arena arena; /* the arrays below */
+    uint32_t *devices;  /* indices of the cluster's devices, grouped by machine */
+    uint64_t *looks;    /* [devices] colour of each device of the cluster */
     struct sorted_machine *machines;
     uint32_t *place; /* [nodes] index of the node's machine */
 };
@@ -205,10 +208,10 @@ struct cluster *cluster_sorted(const struct cluster *c, uint32_t *listed, struct
     struct sorter s = {.cluster = c};
     struct cluster *to = calloc(1, sizeof(*to));
     int result = -1;
-    s.devices = calloc((size_t)c->device_count + 1, sizeof(*s.devices));
-    s.looks = calloc((size_t)c->device_count + 1, sizeof(*s.looks));
-    s.machines = calloc((size_t)c->node_count + 1, sizeof(*s.machines));
-    s.place = calloc((size_t)c->node_count + 1, sizeof(*s.place));
+    ARENA_ARRAY(&s.arena, s.devices, c->device_count);
+    ARENA_ARRAY(&s.arena, s.looks, c->device_count);
+    ARENA_ARRAY(&s.arena, s.machines, c->node_count);
+    ARENA_ARRAY(&s.arena, s.place, c->node_count);
     if (to) {
         *to = *c;
         to->device_count = 0;
@@ -217,17 +220,13 @@ struct cluster *cluster_sorted(const struct cluster *c, uint32_t *listed, struct
         to->nodes = calloc((size_t)c->node_count + 1, sizeof(*to->nodes));
         to->links = calloc((size_t)c->link_count + 1, sizeof(*to->links));
     }
-    if (!to || !to->devices || !to->nodes || !to->links || !s.devices || !s.looks || !s.machines ||
-        !s.place) {
+    if (!to || !to->devices || !to->nodes || !to->links || s.arena.failed) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
     } else {
         machines_make(&s);
         result = sorted_fill(&s, to, listed, err);
     }
-    free(s.devices);
-    free(s.looks);
-    free(s.machines);
-    free(s.place);
+    arena_fini(&s.arena);
     if (result == 0)
         return to;
     cluster_sorted_destroy(to);

@@ -39,6 +39,7 @@ struct expert_device { /* facts about one device of the candidate */
 /* Facts about a candidate and its model that do not depend on the devices' roles. */
 struct expert_facts {
     struct workbench *bench;
+    struct arena arena; /* the arrays here and in struct expert_search */
     const struct problem *p;
     struct expert_model model;
     struct expert_links links;  /* indexed like devices[]; contains scratch memory */
@@ -137,7 +138,7 @@ static int facts_init(struct expert_facts *f, struct workbench *bench, const str
     f->full_share = full_share(f);
     if (expert_model_init(&f->model, f->p, bench->err) < 0)
         return -1;
-    f->held = calloc((size_t)f->model.experts + 1, sizeof(*f->held));
+    ARENA_ARRAY(&f->arena, f->held, (size_t)f->model.experts + 1);
     if (!f->held)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
     role.all_rows = f->rows;
@@ -165,10 +166,10 @@ static int search_init(struct expert_search *s, struct workbench *bench, struct 
     s->best_s = INFINITY;
     if (facts_init(&s->facts, bench, c) < 0)
         return -1;
-    s->even = calloc(s->facts.model.sparse_count, sizeof(*s->even));
-    s->best = calloc(c->member_count, sizeof(*s->best));
-    s->turn = calloc(2 * (size_t)s->facts.micro_batches, sizeof(*s->turn));
-    return s->even && s->best && s->turn ? 0 : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    ARENA_ARRAY(&s->facts.arena, s->even, s->facts.model.sparse_count);
+    ARENA_ARRAY(&s->facts.arena, s->best, c->member_count);
+    ARENA_ARRAY(&s->facts.arena, s->turn, 2 * (size_t)s->facts.micro_batches);
+    return s->facts.arena.failed ? err_set(bench->err, ERR_NOMEM, "planner: out of memory") : 0;
 }
 
 static void search_free(struct expert_search *s)
@@ -177,10 +178,7 @@ static void search_free(struct expert_search *s)
         return;
     expert_model_fini(&s->facts.model);
     expert_links_fini(&s->facts.links);
-    free(s->facts.held);
-    free(s->even);
-    free(s->best);
-    free(s->turn);
+    arena_fini(&s->facts.arena);
     free(s);
 }
 

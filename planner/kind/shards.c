@@ -123,7 +123,7 @@ int shards_init(struct shards *s, struct workbench *bench, struct candidate *c)
         c->gathered_layers = 2;
     s->buffers = layered_buffers(p, server, c->gathered_layers);
     c->gathered_layers = s->whole ? 0 : s->buffers.layers ? s->buffers.layers : 1;
-    s->overlaps = calloc(2 * (size_t)p->block_count + 4, sizeof(*s->overlaps));
+    ARENA_ARRAY(&s->arena, s->overlaps, 2 * (size_t)p->block_count + 4);
     if (!s->overlaps)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
     if (s->whole || s->buffers.layers == 0)
@@ -135,15 +135,8 @@ int shards_init(struct shards *s, struct workbench *bench, struct candidate *c)
 
 void shards_fini(struct shards *s)
 {
-    free(s->overlaps);
-    free(s->sizes);
-    free(s->ways);
-    free(s->costs);
-    free(s->through_s);
-    free(s->per_row);
-    free(s->members);
+    arena_fini(&s->arena);
     free(s->options);
-    free(s->chosen);
 }
 
 /* --- bytes of one member --- */
@@ -309,22 +302,22 @@ int shards_prepare(struct shards *s)
     for (s->unit = 1; s->unit < batch && (batch % s->unit || batch / s->unit > UNITS_MAX);)
         s->unit++;
     s->unit = s->unit * members > batch || s->unit > s->most ? 1 : s->unit;
-    s->sizes = calloc((size_t)batch / s->unit + 1, sizeof(*s->sizes));
+    ARENA_ARRAY(&s->arena, s->sizes, (size_t)batch / s->unit + 1);
     for (uint32_t rows = s->unit; s->sizes && rows <= s->most; rows += s->unit) {
         if (!size_tried(s, rows / s->unit))
             continue;
         s->sizes[s->size_count++] = rows;
         ways += 2 * (size_t)(batch / rows);
     }
-    s->ways = calloc(ways, sizeof(*s->ways));
-    s->costs = calloc(members * s->size_count + 1, sizeof(*s->costs));
-    s->through_s = calloc(2 * members * s->size_count + 1, sizeof(*s->through_s));
-    s->per_row = calloc(members + 1, sizeof(*s->per_row));
-    s->members = calloc(members + 1, sizeof(*s->members));
-    s->options = malloc((members * ways + 1) * sizeof(*s->options));
-    s->chosen = calloc(members + 1, sizeof(*s->chosen));
-    if (!s->sizes || !s->ways || !s->costs || !s->through_s || !s->per_row || !s->members || !s->options ||
-        !s->chosen)
+    ARENA_ARRAY(&s->arena, s->ways, ways);
+    ARENA_ARRAY(&s->arena, s->costs, members * s->size_count);
+    ARENA_ARRAY(&s->arena, s->through_s, 2 * members * s->size_count);
+    ARENA_ARRAY(&s->arena, s->per_row, members);
+    ARENA_ARRAY(&s->arena, s->members, members);
+    ARENA_ARRAY(&s->arena, s->chosen, members);
+    s->options =
+        malloc((members * ways + 1) * sizeof(*s->options)); /* large, and written before it is read */
+    if (s->arena.failed || !s->options)
         return err_set(s->bench->err, ERR_NOMEM, "planner: out of memory");
     const struct member idle = {.rows = 1};
     if (!s->whole)

@@ -34,7 +34,8 @@ struct shards {
     const struct problem *p;
     struct candidate *c;
     struct layered_buffers buffers;
-    bool whole; /* the members are whole replicas: nothing is transferred block by block */
+    struct arena arena; /* the arrays below, but for `options` */
+    bool whole;         /* the members are whole replicas: nothing is transferred block by block */
     uint32_t overlap_count;
     struct overlap *overlaps;
     /* The fields below are tables for splitting the rows over the members. */

@@ -2,6 +2,7 @@
 #ifndef MOTLEY_PLANNER_SIMULATE_SIM_PRIVATE_H
 #define MOTLEY_PLANNER_SIMULATE_SIM_PRIVATE_H
 
+#include "common/arena.h"
 #include "planner/simulate/wire.h"
 #include "program/graph.h"
 
@@ -25,7 +26,11 @@ struct sim_pair {
 struct sim_resource { /* a wire or network card that several pairs of ranks share */
     double free_at;
     uint32_t holder; /* the transfer or collective that used the resource last, or UINT32_MAX */
-    uint32_t users;
+};
+
+struct sim_use { /* use of a wire or network card by a pair of ranks or by the whole ring of a group */
+    uint64_t number;
+    uint32_t user, pair, at;
 };
 
 struct sim_item { /* a transfer or collective that waits for a shared resource */
@@ -35,6 +40,7 @@ struct sim_item { /* a transfer or collective that waits for a shared resource *
 
 struct sim {
     struct plan_graph graph;
+    struct arena arena;     /* all arrays below */
     struct sim_node *nodes; /* [total]: one for each instruction of the graph */
     double *end;            /* [total]: the end of an instruction; before it has run, its duration (of a send:
                                seconds on the wire) */
@@ -59,8 +65,9 @@ struct sim {
     struct graph_pair *ring; /* [pair_count − graph.pair_count]: neighbours in the groups' rings */
     uint32_t *group_first;   /* [groups + 1]: index of a group's first pair, ≥ graph.pair_count */
     struct sim_pair *pairs;  /* [pair_count]: the graph's pairs, then those of `ring` */
+    struct sim_use *uses;    /* scratch: every pair's wire and network cards */
     struct sim_resource *resources;
-    uint32_t resource_count, resource_capacity;
+    uint32_t resource_count;
 };
 
 #endif

@@ -76,13 +76,11 @@ static int pairs_init(struct sim *sim, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t groups = g->plan->group_count, ring = 0;
-    sim->group_first = calloc((size_t)groups + 1, sizeof(uint32_t));
     /* for each group, 1 + the number of one of its collectives; 0: it has none */
-    uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample));
-    if (!sim->group_first || !sample) {
-        free(sample);
+    uint32_t *sample = arena_get(&sim->arena, groups, sizeof(*sample));
+    ARENA_ARRAY(&sim->arena, sim->group_first, (size_t)groups + 1);
+    if (sim->arena.failed)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
-    }
     for (uint32_t p = 0; p < g->pair_count; p++) {
         for (uint32_t k = 0; k < g->pairs[p].meeting_count; k++)
             sim->pair_of[g->pairs[p].meeting_first + k] = p;
@@ -106,13 +104,14 @@ static int pairs_init(struct sim *sim, struct err *err)
         ring += group_pairs(g, &g->plan->groups[i], sample[i], NULL);
     }
     sim->group_first[groups] = sim->pair_count = g->pair_count + ring;
-    sim->ring = calloc((size_t)ring + 1, sizeof(*sim->ring));
-    sim->pairs = calloc((size_t)sim->pair_count + 1, sizeof(*sim->pairs));
-    for (uint32_t i = 0; i < groups && sim->ring && sim->pairs; i++)
-        group_pairs(g, &g->plan->groups[i], sample[i], &sim->ring[sim->group_first[i] - g->pair_count]);
-    free(sample);
-    if (!sim->ring || !sim->pairs)
+    ARENA_ARRAY(&sim->arena, sim->ring, ring);
+    ARENA_ARRAY(&sim->arena, sim->pairs, sim->pair_count);
+    ARENA_ARRAY(&sim->arena, sim->uses, (size_t)sim->pair_count * SIM_SHARED_MAX);
+    ARENA_ARRAY(&sim->arena, sim->resources, (size_t)sim->pair_count * SIM_SHARED_MAX);
+    if (sim->arena.failed)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
+    for (uint32_t i = 0; i < groups; i++)
+        group_pairs(g, &g->plan->groups[i], sample[i], &sim->ring[sim->group_first[i] - g->pair_count]);
     for (uint32_t m = sim->transfer_count; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
         const struct instr *x = graph_instr(g, n);
@@ -135,23 +134,20 @@ int sim_create(const struct plan *plan, int kind, struct sim **out, struct err *
         free(sim);
         return -1;
     }
-    size_t total = (size_t)sim->graph.total + 1, meetings = (size_t)sim->graph.meeting_count + 1;
-    sim->nodes = calloc(total, sizeof(*sim->nodes));
-    sim->end = calloc(total, sizeof(double));
-    sim->lead = calloc(total, sizeof(double));
-    sim->stack = calloc(total, sizeof(uint32_t));
-    sim->missing = calloc(meetings, sizeof(uint32_t));
-    sim->meeting_ready = calloc(meetings, sizeof(double));
-    sim->meeting_start = calloc(meetings, sizeof(double));
-    sim->pair_of = calloc(meetings, sizeof(uint32_t));
-    sim->holder = calloc(meetings, sizeof(uint32_t));
-    sim->heap = calloc(meetings, sizeof(*sim->heap));
-    if (!sim->nodes || !sim->end || !sim->lead || !sim->stack || !sim->missing || !sim->meeting_ready ||
-        !sim->meeting_start || !sim->pair_of || !sim->holder || !sim->heap) {
-        sim_destroy(sim);
-        return err_set(err, ERR_NOMEM, "simulator: out of memory for %zu instructions", total);
-    }
-    if (pairs_init(sim, err) < 0) {
+    uint32_t total = sim->graph.total, meetings = sim->graph.meeting_count;
+    ARENA_ARRAY(&sim->arena, sim->nodes, total);
+    ARENA_ARRAY(&sim->arena, sim->end, total);
+    ARENA_ARRAY(&sim->arena, sim->lead, total);
+    ARENA_ARRAY(&sim->arena, sim->stack, total);
+    ARENA_ARRAY(&sim->arena, sim->missing, meetings);
+    ARENA_ARRAY(&sim->arena, sim->meeting_ready, meetings);
+    ARENA_ARRAY(&sim->arena, sim->meeting_start, meetings);
+    ARENA_ARRAY(&sim->arena, sim->pair_of, meetings);
+    ARENA_ARRAY(&sim->arena, sim->holder, meetings);
+    ARENA_ARRAY(&sim->arena, sim->heap, meetings);
+    if (sim->arena.failed)
+        err_set(err, ERR_NOMEM, "simulator: out of memory for %u instructions", total);
+    if (sim->arena.failed || pairs_init(sim, err) < 0) {
         sim_destroy(sim);
         return -1;
     }
@@ -164,33 +160,15 @@ void sim_destroy(struct sim *sim)
     if (!sim)
         return;
     plan_graph_fini(&sim->graph);
-    free(sim->nodes);
-    free(sim->end);
-    free(sim->lead);
-    free(sim->stack);
-    free(sim->missing);
-    free(sim->meeting_ready);
-    free(sim->meeting_start);
-    free(sim->pair_of);
-    free(sim->holder);
-    free(sim->heap);
-    free(sim->ring);
-    free(sim->group_first);
-    free(sim->pairs);
-    free(sim->resources);
+    arena_fini(&sim->arena);
     free(sim);
 }
 
 /* --- shared resources --- */
 
-struct resource_use { /* use of a wire or network card by a pair of ranks or by the whole ring of a group */
-    uint64_t number;
-    uint32_t user, pair, at;
-};
-
 static int use_compare(const void *left, const void *right)
 {
-    const struct resource_use *a = left, *b = right;
+    const struct sim_use *a = left, *b = right;
     if (a->number != b->number)
         return a->number < b->number ? -1 : 1;
     if (a->user != b->user)
@@ -218,41 +196,28 @@ static uint32_t user_of(const struct sim *sim, uint32_t pair)
 
 /* Makes a resource of every wire or network card that two or more users have in common, and enters it at the
  * pairs that use it. */
-static int resources_assign(struct sim *sim, struct resource_use *uses, uint32_t count, struct err *err)
+static void resources_assign(struct sim *sim, uint32_t count)
 {
+    const struct sim_use *uses = sim->uses;
     sim->resource_count = 0;
-    for (uint32_t i = 0; i < count;) {
-        uint32_t end = i, users = 0;
-        for (; end < count && uses[end].number == uses[i].number; end++)
+    for (uint32_t i = 0, end; i < count; i = end) {
+        uint32_t users = 0;
+        for (end = i; end < count && uses[end].number == uses[i].number; end++)
             users += end == i || uses[end].user != uses[end - 1].user;
-        if (users > 1) {
-            if (sim->resource_count == sim->resource_capacity) {
-                uint32_t capacity = sim->resource_capacity ? 2 * sim->resource_capacity : 64;
-                struct sim_resource *grown = realloc(sim->resources, capacity * sizeof(*grown));
-                if (!grown)
-                    return err_set(err, ERR_NOMEM, "simulator: out of memory");
-                sim->resources = grown;
-                sim->resource_capacity = capacity;
-            }
-            for (uint32_t k = i; k < end; k++) {
-                struct sim_pair *pair = &sim->pairs[uses[k].pair];
-                pair->shared[pair->shared_count].resource = sim->resource_count;
-                pair->shared[pair->shared_count++].bytes_per_s = pair->wire.shared[uses[k].at].bytes_per_s;
-            }
-            sim->resources[sim->resource_count++] = (struct sim_resource){.holder = NONE};
+        for (uint32_t k = i; k < end && users > 1; k++) {
+            struct sim_pair *pair = &sim->pairs[uses[k].pair];
+            pair->shared[pair->shared_count].resource = sim->resource_count;
+            pair->shared[pair->shared_count++].bytes_per_s = pair->wire.shared[uses[k].at].bytes_per_s;
         }
-        i = end;
+        if (users > 1)
+            sim->resources[sim->resource_count++] = (struct sim_resource){.holder = NONE};
     }
-    return 0;
 }
 
-static int wires_prepare(struct sim *sim, const struct sim_costs *costs, struct err *err)
+static void wires_prepare(struct sim *sim, const struct sim_costs *costs)
 {
     const struct plan_graph *g = &sim->graph;
-    struct resource_use *uses = calloc((size_t)sim->pair_count * SIM_SHARED_MAX + 1, sizeof(*uses));
     uint32_t count = 0;
-    if (!uses)
-        return err_set(err, ERR_NOMEM, "simulator: out of memory");
     for (uint32_t p = 0; p < sim->pair_count; p++) {
         const struct graph_pair *ends = p < g->pair_count ? &g->pairs[p] : &sim->ring[p - g->pair_count];
         struct sim_pair *pair = &sim->pairs[p];
@@ -260,13 +225,11 @@ static int wires_prepare(struct sim *sim, const struct sim_costs *costs, struct 
         *pair = (struct sim_pair){0};
         costs->wire(costs->context, ends->from, ends->to, &pair->wire);
         for (uint32_t i = 0; i < pair->wire.shared_count && i < SIM_SHARED_MAX; i++)
-            uses[count++] = (struct resource_use){
-                .number = pair->wire.shared[i].number, .user = user, .pair = p, .at = i};
+            sim->uses[count++] =
+                (struct sim_use){.number = pair->wire.shared[i].number, .user = user, .pair = p, .at = i};
     }
-    qsort(uses, count, sizeof(*uses), use_compare);
-    int result = resources_assign(sim, uses, count, err);
-    free(uses);
-    return result;
+    qsort(sim->uses, count, sizeof(*sim->uses), use_compare);
+    resources_assign(sim, count);
 }
 
 /* --- costs of instructions --- */
@@ -563,8 +526,7 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
 {
     const struct plan_graph *g = &sim->graph;
     struct sim_progress run = {.sim = sim, .costs = costs};
-    if (wires_prepare(sim, costs, err) < 0)
-        return -1;
+    wires_prepare(sim, costs);
     costs_ask(sim, costs, ranks);
     reset(&run);
     while (run.top > 0 || sim->heap_count > 0) {
