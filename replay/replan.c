@@ -55,13 +55,11 @@ static void block_move(struct migration *m, uint32_t to, int32_t block, double b
     double best = INFINITY;
     uint32_t source = UINT32_MAX;
     for (uint32_t d = 0; d < m->problem->device_count; d++) {
-        double latency, rate;
-        bool emulated;
         if (d == to || !m->held[d].share || m->held[d].share[block] <= 0)
             continue;
-        cluster_link(cluster, d, to, &latency, &rate, &emulated);
-        if (latency + bytes / rate < best) {
-            best = latency + bytes / rate;
+        struct problem_link link = problem_link(m->problem, d, to);
+        if (link.latency_s + bytes / link.bytes_per_s < best) {
+            best = link.latency_s + bytes / link.bytes_per_s;
             source = d;
         }
     }

@@ -314,8 +314,8 @@ static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, struc
     }
     if (from == UINT32_MAX || to == UINT32_MAX)
         return false;
-    cluster_link(t->input->cluster, from, to, &f->latency_s, &f->bytes_per_s, &f->emulated);
-    f->assumed = cluster_link_origin(t->input->cluster, from, to) == ORIGIN_ESTIMATED;
+    struct cluster_link link = cluster_link(t->input->cluster, from, to);
+    *f = (struct figures){link.latency_s, link.bytes_per_s, link.emulated, link.origin == ORIGIN_ESTIMATED};
     return true;
 }
 

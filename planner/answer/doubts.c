@@ -189,20 +189,20 @@ static int format_doubt(struct doubts *d)
                  names_of, count == 1 ? "has" : "have");
 }
 
-static int link_doubt(struct doubts *d, const char *what, const char *of, bool network, double latency_s,
-                      double bytes_per_s)
+static int link_doubt(struct doubts *d, const char *what, const char *of, bool network,
+                      const struct cluster_link *link)
 {
     double most = network ? LINK_MOST_BYTES_PER_S / 10 : LINK_MOST_BYTES_PER_S;
     char rate[32], latency[32];
-    units_rate(rate, bytes_per_s);
-    units_seconds(latency, latency_s);
-    if (bytes_per_s < LINK_LEAST_BYTES_PER_S)
+    units_rate(rate, link->bytes_per_s);
+    units_seconds(latency, link->latency_s);
+    if (link->bytes_per_s < LINK_LEAST_BYTES_PER_S)
         return doubt(d, "%s%s: %.6g bytes/s is slower than a modem: is it bytes a second, not Gbit/s?", what,
-                     of, bytes_per_s);
-    if (bytes_per_s > most)
+                     of, link->bytes_per_s);
+    if (link->bytes_per_s > most)
         return doubt(d, "%s%s: %s is faster than any %s: is it bytes a second?", what, of, rate,
                      network ? "network" : "link");
-    return latency_s > LATENCY_MOST_S
+    return link->latency_s > LATENCY_MOST_S
                ? doubt(d, "%s%s: a latency of %s: is it seconds, not milliseconds?", what, of, latency)
                : 0;
 }
@@ -244,18 +244,18 @@ static int units_doubt(struct doubts *d)
 {
     const struct cluster *c = d->problem->cluster;
     char of[560], has[32];
-    if (link_doubt(d, "links.within", "", false, c->within_latency_s, c->within_bytes_per_s) < 0 ||
-        link_doubt(d, "links.between", "", true, c->between_latency_s, c->between_bytes_per_s) < 0)
+    if (link_doubt(d, "links.within", "", false, &c->within) < 0 ||
+        link_doubt(d, "links.between", "", true, &c->between) < 0)
         return -1;
     for (uint32_t i = 0; i < c->link_count; i++) {
-        const struct link_pair *link = &c->links[i];
-        snprintf(of, sizeof(of), "%s to %s", c->nodes[link->from].name, c->nodes[link->to].name);
-        if (link_doubt(d, "link ", of, link->from != link->to, link->latency_s, link->bytes_per_s) < 0)
+        const struct link_pair *pair = &c->links[i];
+        snprintf(of, sizeof(of), "%s to %s", c->nodes[pair->from].name, c->nodes[pair->to].name);
+        if (link_doubt(d, "link ", of, pair->from != pair->to, &pair->link) < 0)
             return -1;
     }
     for (uint32_t n = 0; n < c->node_count; n++) {
-        double rate = c->nodes[n].nic_bytes_per_s;
-        if (rate > 0 && link_doubt(d, "nic_bytes_per_s of ", c->nodes[n].name, true, 0, rate) < 0)
+        const struct cluster_link card = {.bytes_per_s = c->nodes[n].nic_bytes_per_s};
+        if (card.bytes_per_s > 0 && link_doubt(d, "nic_bytes_per_s of ", c->nodes[n].name, true, &card) < 0)
             return -1;
     }
     for (uint32_t i = 0; i < c->device_count; i++) {

@@ -25,27 +25,17 @@ struct rests_on {
     bool links_emulated;        /* some link that the plan uses is emulated */
 };
 
-struct hop {
-    enum cost_origin origin;
-    bool emulated;
-};
-
-static struct hop hop_of(const struct price *price, uint32_t from_rank, uint32_t to_rank)
+static struct cluster_link hop_of(const struct price *price, uint32_t from_rank, uint32_t to_rank)
 {
-    const struct cluster *cluster = price->problem->cluster;
-    uint32_t a = price->device[from_rank], b = price->device[to_rank];
-    double latency, rate;
-    struct hop hop = {.origin = cluster_link_origin(cluster, a, b)};
-    cluster_link(cluster, a, b, &latency, &rate, &hop.emulated);
-    return hop;
+    return cluster_link(price->problem->cluster, price->device[from_rank], price->device[to_rank]);
 }
 
 /* Returns the least certain origin of the links in a group's ring, and whether one of them is emulated. */
-static struct hop ring_of(const struct price *price, const struct plan_group *group)
+static struct cluster_link ring_of(const struct price *price, const struct plan_group *group)
 {
-    struct hop worst = {.origin = ORIGIN_MEASURED};
+    struct cluster_link worst = {.origin = ORIGIN_MEASURED};
     for (uint32_t i = 0; i < group->rank_count && group->rank_count > 1; i++) {
-        struct hop hop = hop_of(price, group->ranks[i], group->ranks[(i + 1) % group->rank_count]);
+        struct cluster_link hop = hop_of(price, group->ranks[i], group->ranks[(i + 1) % group->rank_count]);
         worst.origin = hop.origin > worst.origin ? hop.origin : worst.origin;
         worst.emulated |= hop.emulated;
     }

@@ -9,14 +9,9 @@ static bool links_alike(const struct problem *p, uint32_t a, uint32_t b)
 {
     for (uint32_t other = 0; other < p->device_count; other++) {
         for (int back = 0; back < 2 && other != a && other != b; back++) {
-            double latency[2], rate[2];
-            bool emulated;
-            for (int i = 0; i < 2; i++) {
-                uint32_t here = i ? b : a;
-                cluster_link(p->cluster, back ? other : here, back ? here : other, &latency[i], &rate[i],
-                             &emulated);
-            }
-            if (latency[0] != latency[1] || rate[0] != rate[1])
+            struct problem_link x = back ? problem_link(p, other, a) : problem_link(p, a, other),
+                                y = back ? problem_link(p, other, b) : problem_link(p, b, other);
+            if (x.latency_s != y.latency_s || x.bytes_per_s != y.bytes_per_s)
                 return false;
         }
     }

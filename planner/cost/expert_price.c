@@ -116,13 +116,12 @@ int expert_links_init(struct expert_links *links, const struct cluster *cluster,
     }
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < n; j++) {
-            double rate;
-            bool emulated;
             if (i == j)
                 continue;
-            cluster_link(cluster, device[i], device[j], &links->latency_s[i * n + j], &rate, &emulated);
-            links->byte_s[i * n + j] = 1 / rate;
-            links->wire_byte_s[links->node[i] * links->node_count + links->node[j]] = 1 / rate;
+            struct cluster_link link = cluster_link(cluster, device[i], device[j]);
+            links->latency_s[i * n + j] = link.latency_s;
+            links->byte_s[i * n + j] = 1 / link.bytes_per_s;
+            links->wire_byte_s[links->node[i] * links->node_count + links->node[j]] = 1 / link.bytes_per_s;
         }
     }
     return 0;

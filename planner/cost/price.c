@@ -164,16 +164,11 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     const struct price *price = context;
     const struct cluster *cluster = price->problem->cluster;
     uint64_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
-    bool emulated;
-    *wire = (struct sim_wire){0};
-    cluster_link(cluster, price->device[from], price->device[to], &wire->latency_s, &wire->bytes_per_s,
-                 &emulated);
-    if (price->free_links) {
-        wire->latency_s = 0;
-        wire->bytes_per_s = INFINITY;
-        return;
-    }
-    if (a == b) /* devices of one node: every pair has a link that no other pair uses */
+    struct cluster_link link = cluster_link(cluster, price->device[from], price->device[to]);
+    *wire = (struct sim_wire){.latency_s = link.latency_s, .bytes_per_s = link.bytes_per_s};
+    if (price->free_links)
+        *wire = (struct sim_wire){.bytes_per_s = INFINITY};
+    if (a == b || price->free_links) /* devices of one node: every pair has a link that no other pair uses */
         return;
     /* Each node has one wire to every other node, and its network card is two resources, one for each
      * direction. */
@@ -297,11 +292,8 @@ static void costs_fill(const struct price *price, struct plan *plan, double step
         plan->ranks[r].busy_s = busy[r];
         by_origin[p->costs[price->device[r]].origin] += busy[r];
         all += busy[r];
-        double latency, rate;
-        bool emulated = false;
-        if (r > 0)
-            cluster_link(p->cluster, price->device[r - 1], price->device[r], &latency, &rate, &emulated);
-        c->links_emulated |= emulated;
+        c->links_emulated |=
+            r > 0 && cluster_link(p->cluster, price->device[r - 1], price->device[r]).emulated;
     }
     c->share_measured = all > 0 ? by_origin[ORIGIN_MEASURED] / all : 0;
     c->share_imported = all > 0 ? by_origin[ORIGIN_IMPORTED] / all : 0;

@@ -262,10 +262,10 @@ static int links_init(struct problem *p, struct err *err)
     for (uint32_t d = 0; d < p->device_count; d++)
         device[cluster->devices[d].node] = d + 1;
     for (size_t i = 0; i < nodes * nodes; i++) {
-        bool emulated;
-        if (device[i / nodes] && device[i % nodes])
-            cluster_link(cluster, device[i / nodes] - 1, device[i % nodes] - 1, &p->links[i].latency_s,
-                         &p->links[i].bytes_per_s, &emulated);
+        if (!device[i / nodes] || !device[i % nodes])
+            continue;
+        struct cluster_link link = cluster_link(cluster, device[i / nodes] - 1, device[i % nodes] - 1);
+        p->links[i] = (struct problem_link){link.latency_s, link.bytes_per_s};
     }
     return 0;
 }

@@ -149,13 +149,11 @@ struct cost_load problem_load(const struct problem *problem, uint32_t step, uint
 static inline struct problem_link problem_link(const struct problem *problem, uint32_t from, uint32_t to)
 {
     const struct cluster *cluster = problem->cluster;
-    struct problem_link link;
-    bool emulated;
     if (problem->links)
         return problem
             ->links[(size_t)cluster->devices[from].node * cluster->node_count + cluster->devices[to].node];
-    cluster_link(cluster, from, to, &link.latency_s, &link.bytes_per_s, &emulated);
-    return link;
+    struct cluster_link link = cluster_link(cluster, from, to);
+    return (struct problem_link){link.latency_s, link.bytes_per_s};
 }
 
 /* Returns the seconds of blocks [begin, end) on a device for a load. */

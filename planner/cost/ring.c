@@ -15,8 +15,9 @@ double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint3
     a = device ? device[a] : a;
     b = device ? device[b] : b;
     uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
-    /* Every member sends and receives at once. */
-    double rate = cluster_link_duplex(cluster, a, b, latency_s);
+    struct cluster_link link = cluster_link(cluster, a, b);
+    double rate = link.duplex_bytes_per_s; /* every member sends and receives at once */
+    *latency_s = link.latency_s;
     for (uint32_t k = 0; k < count && count <= SHARING_MAX && from != to; k++) {
         uint32_t x = ring[k], y = ring[(k + 1) % count];
         uint32_t c = cluster->devices[device ? device[x] : x].node;

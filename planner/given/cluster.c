@@ -17,11 +17,10 @@ struct cluster *cluster_create(struct err *err)
         err_set(err, ERR_NOMEM, "cluster: out of memory");
         return NULL;
     }
-    cluster->within_latency_s = 20e-6;
-    cluster->within_bytes_per_s = 1e9;
-    cluster->between_latency_s = 200e-6;
-    cluster->between_bytes_per_s = 110e6;
-    cluster->within_origin = cluster->between_origin = ORIGIN_ESTIMATED;
+    cluster->within =
+        (struct cluster_link){.latency_s = 20e-6, .bytes_per_s = 1e9, .origin = ORIGIN_ESTIMATED};
+    cluster->between =
+        (struct cluster_link){.latency_s = 200e-6, .bytes_per_s = 110e6, .origin = ORIGIN_ESTIMATED};
     return cluster;
 }
 
@@ -178,6 +177,38 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     return 0;
 }
 
+struct cluster_device cluster_device_at(const struct cluster *cluster, uint32_t device)
+{
+    const struct planner_device *d = &cluster->devices[device];
+    return (struct cluster_device){.name = d->name,
+                                   .node = cluster->nodes[d->node].name,
+                                   .kind = d->kind,
+                                   .like = d->like ? d->like->name : NULL,
+                                   .memory_limit_bytes = d->memory_limit_bytes + d->base_bytes,
+                                   .base_bytes = d->base_bytes,
+                                   .threads = d->threads,
+                                   .speed = d->speed,
+                                   .heat = d->heat,
+                                   .price_per_hour = d->price_per_hour,
+                                   .watts = d->watts,
+                                   .idle_watts = d->idle_watts};
+}
+
+static const struct doc_field device_fields[] = {
+    DOC_TEXT("like", cluster_device, like, JR_OPTIONAL, 1, 64, "entry of the catalogue"),
+    DOC_TEXT("kind", cluster_device, kind, JR_OPTIONAL, 1, 32, "cpu, cuda, hip …"),
+    DOC_NUM("threads", cluster_device, threads, JR_OPTIONAL, 0, 1, 4096, "threads that compute"),
+    DOC_NUM("base_bytes", cluster_device, base_bytes, JR_OPTIONAL, 0, 0, (uint64_t)1 << 50,
+            "bytes that a worker takes for itself", .flags = DOC_BYTES),
+    DOC_NUM("speed", cluster_device, speed, JR_OPTIONAL, 1, CLUSTER_SPEED_MIN, CLUSTER_SPEED_MAX,
+            "factor on the speed that the tables say"),
+    DOC_NUM("heat", cluster_device, heat, JR_OPTIONAL, 1, 1e-3, 1, "table time by measured time"),
+    DOC_NUM("price_per_hour", cluster_device, price_per_hour, JR_OPTIONAL, 0, 0, 1e9, "in any currency"),
+    DOC_NUM("watts", cluster_device, watts, JR_OPTIONAL, 0, 0, 1e6, "power while computing"),
+    DOC_NUM("idle_watts", cluster_device, idle_watts, JR_OPTIONAL, 0, 0, 1e6, "power while waiting"),
+};
+const struct doc cluster_device_doc = DOC(cluster_device, device_fields);
+
 static const char *const block_names[] = {"embedding", "layer",  "head",          "attention", "ffn",
                                           "router",    "expert", "attention_cut", "ffn_cut",   NULL};
 
@@ -330,11 +361,11 @@ static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t t
     return UINT32_MAX;
 }
 
-static int link_put(struct cluster *cluster, struct link_pair link, struct err *err)
+int cluster_put_link(struct cluster *cluster, const struct link_pair *pair, struct err *err)
 {
-    uint32_t known = link_at(cluster, link.from, link.to);
+    uint32_t known = link_at(cluster, pair->from, pair->to);
     if (known != UINT32_MAX) {
-        cluster->links[known] = link;
+        cluster->links[known] = *pair;
         return 0;
     }
     struct link_pair *grown =
@@ -342,36 +373,57 @@ static int link_put(struct cluster *cluster, struct link_pair link, struct err *
     if (!grown)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     cluster->links = grown;
-    if (cluster_index_add(&cluster->link_index, cluster_hash_pair(link.from, link.to), cluster->link_count,
+    if (cluster_index_add(&cluster->link_index, cluster_hash_pair(pair->from, pair->to), cluster->link_count,
                           err) < 0)
         return -1;
-    cluster->links[cluster->link_count++] = link;
+    cluster->links[cluster->link_count++] = *pair;
     return 0;
+}
+
+/* A link's document (docs/CONTRACTS.md). */
+struct link_document {
+    const char *from, *to; /* nodes */
+    struct cluster_link link;
+};
+static const struct doc_field link_fields[] = {
+    DOC_TEXT("from", link_document, from, JR_REQUIRED, 1, 255, "node"),
+    DOC_TEXT("to", link_document, to, JR_REQUIRED, 1, 255, "node"),
+    DOC_NUM("latency_s", link_document, link.latency_s, JR_REQUIRED, 0, 0, SECONDS_MAX, "seconds"),
+    DOC_NUM("bytes_per_s", link_document, link.bytes_per_s, JR_REQUIRED, 0, 1, RATE_MAX, "one way"),
+    DOC_NUM("duplex_bytes_per_s", link_document, link.duplex_bytes_per_s, JR_OPTIONAL, 0, 0, RATE_MAX,
+            "each way, both ways at once", .flags = DOC_SPARSE),
+    DOC_FLAG("emulated", link_document, link.emulated, JR_OPTIONAL, false, "slowed on purpose"),
+    DOC_CHOICE("origin", link_document, link.origin, JR_OPTIONAL, ORIGIN_MEASURED, cost_origin_names,
+               "of latency and rates"),
+};
+static const struct doc link_doc = DOC(link_document, link_fields, .loose = true);
+
+json_t *cluster_link_json(const struct cluster *cluster, const struct link_pair *pair, struct err *err)
+{
+    const struct link_document document = {cluster->nodes[pair->from].name, cluster->nodes[pair->to].name,
+                                           pair->link};
+    return doc_write(&link_doc, &document, err);
 }
 
 int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err)
 {
-    struct json_reader r;
-    const char *from = "", *to = "";
-    int origin = ORIGIN_MEASURED;
-    struct link_pair link = {0};
-    jr_init(&r, document, "link", err);
-    jr_str(&r, "from", JR_REQUIRED, 1, 255, &from);
-    jr_str(&r, "to", JR_REQUIRED, 1, 255, &to);
-    jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
-    jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
-    jr_f64(&r, "duplex_bytes_per_s", JR_OPTIONAL, 0, RATE_MAX, &link.duplex_bytes_per_s);
-    jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
-    jr_choice(&r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
-    if (jr_finish_loose(&r) < 0)
+    struct link_document link;
+    if (doc_read(&link_doc, document, "link", &link, err) < 0)
         return -1;
-    link.origin = (enum cost_origin)origin;
-    link.from = cluster_node_find(cluster, from);
-    link.to = cluster_node_find(cluster, to);
-    if (link.from == UINT32_MAX || link.to == UINT32_MAX)
-        return err_set(err, ERR_NOT_FOUND, "link %s to %s: no node %s", from, to,
-                       link.from == UINT32_MAX ? from : to);
-    return link_put(cluster, link, err);
+    const struct link_pair pair = {cluster_node_find(cluster, link.from), cluster_node_find(cluster, link.to),
+                                   link.link};
+    if (pair.from == UINT32_MAX || pair.to == UINT32_MAX)
+        return err_set(err, ERR_NOT_FOUND, "link %s to %s: no node %s", link.from, link.to,
+                       pair.from == UINT32_MAX ? link.from : link.to);
+    return cluster_put_link(cluster, &pair, err);
+}
+
+static void default_set(struct cluster_link *link, double latency_s, double bytes_per_s)
+{
+    if (latency_s != link->latency_s || bytes_per_s != link->bytes_per_s)
+        link->origin = ORIGIN_IMPORTED;
+    link->latency_s = latency_s;
+    link->bytes_per_s = bytes_per_s;
 }
 
 int cluster_set_defaults(struct cluster *cluster, double within_latency_s, double within_bytes_per_s,
@@ -381,15 +433,8 @@ int cluster_set_defaults(struct cluster *cluster, double within_latency_s, doubl
         between_latency_s < 0 || !positive(within_bytes_per_s, RATE_MAX) ||
         !positive(between_bytes_per_s, RATE_MAX))
         return err_set(err, ERR_INVALID, "links: latency must be at least 0 s and rate above 0 bytes/s");
-    if (within_latency_s != cluster->within_latency_s || within_bytes_per_s != cluster->within_bytes_per_s)
-        cluster->within_origin = ORIGIN_IMPORTED;
-    if (between_latency_s != cluster->between_latency_s ||
-        between_bytes_per_s != cluster->between_bytes_per_s)
-        cluster->between_origin = ORIGIN_IMPORTED;
-    cluster->within_latency_s = within_latency_s;
-    cluster->within_bytes_per_s = within_bytes_per_s;
-    cluster->between_latency_s = between_latency_s;
-    cluster->between_bytes_per_s = between_bytes_per_s;
+    default_set(&cluster->within, within_latency_s, within_bytes_per_s);
+    default_set(&cluster->between, between_latency_s, between_bytes_per_s);
     return 0;
 }
 
@@ -404,63 +449,27 @@ int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_
     return 0;
 }
 
-static const struct link_pair *link_find(const struct cluster *cluster, uint32_t from, uint32_t to)
-{
-    uint32_t i = link_at(cluster, from, to);
-    i = i == UINT32_MAX ? link_at(cluster, to, from) : i;
-    return i == UINT32_MAX ? NULL : &cluster->links[i];
-}
-
 bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node)
 {
     return link_at(cluster, from_node, to_node) != UINT32_MAX;
 }
 
-/* Returns the rate of a link between two nodes, which may be NULL, limited by both network cards. */
-static double link_rate(const struct cluster *cluster, const struct link_pair *link, uint32_t from,
-                        uint32_t to, bool duplex)
+struct cluster_link cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
 {
-    double rate = link         ? link->bytes_per_s
-                  : from == to ? cluster->within_bytes_per_s
-                               : cluster->between_bytes_per_s;
-    if (duplex && link && link->duplex_bytes_per_s > 0)
-        rate = fmin(rate, link->duplex_bytes_per_s);
+    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
+    uint32_t at = link_at(cluster, from, to);
+    at = at == UINT32_MAX ? link_at(cluster, to, from) : at;
+    struct cluster_link link = at != UINT32_MAX ? cluster->links[at].link
+                               : from == to     ? cluster->within
+                                                : cluster->between;
+    link.duplex_bytes_per_s =
+        link.duplex_bytes_per_s > 0 ? fmin(link.bytes_per_s, link.duplex_bytes_per_s) : link.bytes_per_s;
     for (int end = 0; end < 2 && from != to; end++) {
         double card = cluster->nodes[end ? to : from].nic_bytes_per_s;
-        rate = card > 0 ? fmin(rate, card) : rate;
+        link.bytes_per_s = card > 0 ? fmin(link.bytes_per_s, card) : link.bytes_per_s;
+        link.duplex_bytes_per_s = card > 0 ? fmin(link.duplex_bytes_per_s, card) : link.duplex_bytes_per_s;
     }
-    return rate;
-}
-
-static double link_latency(const struct cluster *cluster, const struct link_pair *link, bool within)
-{
-    return link ? link->latency_s : within ? cluster->within_latency_s : cluster->between_latency_s;
-}
-
-void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
-                  double *bytes_per_s, bool *emulated)
-{
-    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
-    const struct link_pair *link = link_find(cluster, from, to);
-    *emulated = link && link->emulated;
-    *latency_s = link_latency(cluster, link, from == to);
-    *bytes_per_s = link_rate(cluster, link, from, to, false);
-}
-
-double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device,
-                           double *latency_s)
-{
-    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
-    const struct link_pair *link = link_find(cluster, from, to);
-    *latency_s = link_latency(cluster, link, from == to);
-    return link_rate(cluster, link, from, to, true);
-}
-
-enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
-{
-    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
-    const struct link_pair *link = link_find(cluster, from, to);
-    return link ? link->origin : from == to ? cluster->within_origin : cluster->between_origin;
+    return link;
 }
 
 uint32_t cluster_device_count(const struct cluster *cluster)

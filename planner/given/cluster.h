@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/doc.h"
 #include "planner/given/catalogue.h"
 
 #define CLUSTER_DEVICES_MAX 10000u
@@ -84,19 +85,19 @@ bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint3
 /* Returns the index of a device by name, or UINT32_MAX. */
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 
-/* Writes latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
-void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
-                  double *bytes_per_s, bool *emulated);
-/* Writes the latency and returns the rate from one device to another while the other direction is in use,
- * too: less than cluster_link's where the hosts' CPUs, not the wire, bound it. */
-double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device,
-                           double *latency_s);
-/* Returns where the latency and rate that cluster_link writes come from. */
-enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
+/* One direction of a link between two nodes, or between the devices of one. */
+struct cluster_link {
+    double latency_s, bytes_per_s;
+    /* Rate while the other direction is in use, too: less than bytes_per_s where the hosts' CPUs, not the
+     * wire, bound it. */
+    double duplex_bytes_per_s;
+    bool emulated;
+    enum cost_origin origin; /* of latency and rates */
+};
+/* Returns the link from one device to another; both nodes' network cards limit its rates. */
+struct cluster_link cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
-struct json_reader;
-/* Reads the optional members of a device: like, kind, threads, speed, heat, prices; each is checked against
- * its bounds. An error is recorded in the reader. */
-void cluster_device_members(struct json_reader *reader, struct cluster_device *device);
+/* The members of a device, but for names and memory, as documents state them. */
+extern const struct doc cluster_device_doc;
 
 #endif

@@ -69,36 +69,12 @@ struct cluster *cluster_copy(const struct cluster *cluster, struct err *err)
     return copy;
 }
 
-static int link_set(struct cluster *cluster, uint32_t from, uint32_t to, const struct link_pair *like,
-                    struct err *err)
-{
-    json_t *link =
-        json_pack("{s:s,s:s,s:f,s:f,s:b,s:s}", "from", cluster->nodes[from].name, "to",
-                  cluster->nodes[to].name, "latency_s", like->latency_s, "bytes_per_s", like->bytes_per_s,
-                  "emulated", like->emulated, "origin", cost_origin_name(like->origin));
-    int result =
-        link ? cluster_add_link(cluster, link, err) : err_set(err, ERR_NOMEM, "cluster: out of memory");
-    json_decref(link);
-    return result;
-}
-
 int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
 {
     char name[600];
-    const struct planner_device *like = &cluster->devices[device];
-    snprintf(name, sizeof(name), "%s+", like->name);
-    struct cluster_device added = {.name = name,
-                                   .node = cluster->nodes[like->node].name,
-                                   .kind = like->kind,
-                                   .like = like->like ? like->like->name : NULL,
-                                   .memory_limit_bytes = like->memory_limit_bytes + like->base_bytes,
-                                   .base_bytes = like->base_bytes,
-                                   .threads = like->threads,
-                                   .speed = like->speed,
-                                   .heat = like->heat,
-                                   .price_per_hour = like->price_per_hour,
-                                   .watts = like->watts,
-                                   .idle_watts = like->idle_watts};
+    struct cluster_device added = cluster_device_at(cluster, device);
+    snprintf(name, sizeof(name), "%s+", added.name);
+    added.name = name;
     if (cluster_add_device(cluster, &added, err) < 0)
         return -1;
     struct planner_device *copy =
@@ -111,7 +87,7 @@ int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
 int cluster_speed_link(struct cluster *cluster, uint32_t node_a, uint32_t node_b, double times,
                        struct err *err)
 {
-    struct link_pair now[2] = {{0}};
+    struct link_pair now[2] = {{.from = node_a, .to = node_b}, {.from = node_b, .to = node_a}};
     uint32_t device[2] = {UINT32_MAX, UINT32_MAX};
     for (uint32_t d = 0; d < cluster->device_count; d++)
         if (cluster->devices[d].node == node_a && device[0] == UINT32_MAX)
@@ -121,18 +97,18 @@ int cluster_speed_link(struct cluster *cluster, uint32_t node_a, uint32_t node_b
     if (device[0] == UINT32_MAX || device[1] == UINT32_MAX)
         return err_set(err, ERR_INVALID, "link: a node without a device");
     for (int way = 0; way < 2; way++) {
-        cluster_link(cluster, device[way], device[1 - way], &now[way].latency_s, &now[way].bytes_per_s,
-                     &now[way].emulated);
-        now[way].origin = cluster_link_origin(cluster, device[way], device[1 - way]);
-        now[way].latency_s /= times;
-        now[way].bytes_per_s = fmin(now[way].bytes_per_s * times, 1e18);
+        struct cluster_link *link = &now[way].link;
+        *link = cluster_link(cluster, device[way], device[1 - way]);
+        link->latency_s /= times;
+        link->bytes_per_s = fmin(link->bytes_per_s * times, 1e18);
+        link->duplex_bytes_per_s = 0; /* as fast both ways */
     }
     for (int way = 0; way < 2; way++) {
         struct node *node = &cluster->nodes[way ? node_b : node_a];
         if (node_a != node_b && node->nic_bytes_per_s > 0)
-            node->nic_bytes_per_s = fmax(node->nic_bytes_per_s, now[way].bytes_per_s);
+            node->nic_bytes_per_s = fmax(node->nic_bytes_per_s, now[way].link.bytes_per_s);
     }
-    if (link_set(cluster, node_a, node_b, &now[0], err) < 0)
+    if (cluster_put_link(cluster, &now[0], err) < 0)
         return -1;
-    return node_a == node_b ? 0 : link_set(cluster, node_b, node_a, &now[1], err);
+    return node_a == node_b ? 0 : cluster_put_link(cluster, &now[1], err);
 }

@@ -20,19 +20,6 @@ static int name_read(struct json_reader *r, const char **name)
     return spaces ? jr_fail(r, "name", "\"%s\" begins or ends with a space", *name) : 0;
 }
 
-void cluster_device_members(struct json_reader *r, struct cluster_device *device)
-{
-    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device->like);
-    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device->kind);
-    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device->threads);
-    jr_bytes(r, "base_bytes", JR_OPTIONAL, 0, (uint64_t)1 << 50, &device->base_bytes);
-    jr_f64(r, "speed", JR_OPTIONAL, CLUSTER_SPEED_MIN, CLUSTER_SPEED_MAX, &device->speed);
-    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device->heat);
-    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device->price_per_hour);
-    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device->watts);
-    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device->idle_watts);
-}
-
 static int file_device(struct json_reader *r, struct cluster *cluster, const char *node)
 {
     struct cluster_device device = {.node = node, .speed = 1, .heat = 1};
@@ -40,7 +27,7 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
     const json_t *profile = NULL;
     if (name_read(r, &device.name) < 0)
         return -1;
-    cluster_device_members(r, &device);
+    doc_fields(&cluster_device_doc, r, &device);
     jr_object(r, "profile", JR_OPTIONAL, &profile);
     if (device.like && !(like = catalogue_find(device.like)))
         return jr_fail(r, "like",
@@ -104,30 +91,24 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
 {
     const char *a = "", *b = "";
     int origin = ORIGIN_IMPORTED; /* a cluster file's numbers were written by hand */
-    double latency_s = 0, bytes_per_s = 0;
+    struct cluster_link link = {0};
     jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
     jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
-    if (link_values(r, &latency_s, &bytes_per_s) < 0)
+    if (link_values(r, &link.latency_s, &link.bytes_per_s) < 0)
         return -1;
-    const char *const ends[2] = {a, b};
+    link.origin = (enum cost_origin)origin;
+    const uint32_t ends[2] = {cluster_node_find(cluster, a), cluster_node_find(cluster, b)};
     for (int k = 0; k < 2; k++)
-        if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
-            return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
+        if (ends[k] == UINT32_MAX)
+            return jr_fail(r, k ? "b" : "a", "no node %s in this file", k ? b : a);
     if (strcmp(a, b) == 0)
         return jr_fail(r, "b", "a link of %s to itself; what is within a node is links.within", b);
-    if (cluster_link_known(cluster, cluster_node_find(cluster, a), cluster_node_find(cluster, b)))
+    if (cluster_link_known(cluster, ends[0], ends[1]))
         return jr_fail(r, "b", "the link between %s and %s is given twice", a, b);
-    for (int k = 0; k < 2; k++) {
-        json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
-                                 latency_s, "bytes_per_s", bytes_per_s, "origin", cost_origin_names[origin]);
-        int result =
-            link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
-        json_decref(link);
-        if (result < 0)
-            return -1;
-    }
-    return 0;
+    return cluster_put_link(cluster, &(struct link_pair){ends[0], ends[1], link}, r->err) < 0
+               ? -1
+               : cluster_put_link(cluster, &(struct link_pair){ends[1], ends[0], link}, r->err);
 }
 
 /* Reads one direction of a measured link. A link from a node to itself describes the links between the
@@ -155,21 +136,21 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
     const json_t *pairs = NULL,
                  *directed = NULL; /* directed: link documents, each one direction as measured */
     static const char *const keys[2] = {"within", "between"};
-    double values[2][2] = {{cluster->within_latency_s, cluster->within_bytes_per_s},
-                           {cluster->between_latency_s, cluster->between_bytes_per_s}};
+    struct cluster_link values[2] = {cluster->within, cluster->between};
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
     for (int k = 0; k < 2; k++)
         if (!is_there(&links, keys[k]))
             jr_any(&links, keys[k], JR_OPTIONAL, &pairs);
         else if (jr_sub(&links, keys[k], JR_REQUIRED, &part) < 0 ||
-                 link_values(&part, &values[k][0], &values[k][1]) < 0)
+                 link_values(&part, &values[k].latency_s, &values[k].bytes_per_s) < 0)
             return -1;
     pairs = NULL;
     jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);
     jr_array(&links, "directed", JR_OPTIONAL, 0, 1000000, &directed);
     if (jr_finish(&links) < 0 ||
-        cluster_set_defaults(cluster, values[0][0], values[0][1], values[1][0], values[1][1], root->err) < 0)
+        cluster_set_defaults(cluster, values[0].latency_s, values[0].bytes_per_s, values[1].latency_s,
+                             values[1].bytes_per_s, root->err) < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         struct json_reader item;

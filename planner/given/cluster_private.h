@@ -2,7 +2,7 @@
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 
-#include "planner/given/catalogue.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_index.h"
 
 /* One measured point of one block kind. */
@@ -55,12 +55,9 @@ struct planner_device {
     char *lacks; /* why no plan may use the device (cluster_leave_out); NULL: nothing is wrong with it */
 };
 
-struct link_pair { /* one direction of a link between nodes */
+struct link_pair { /* one direction of a link between nodes; duplex_bytes_per_s may be 0: as bytes_per_s */
     uint32_t from, to;
-    double latency_s, bytes_per_s;
-    double duplex_bytes_per_s; /* rate each way while both ways are in use; 0: unknown, as bytes_per_s */
-    bool emulated;
-    enum cost_origin origin;
+    struct cluster_link link;
 };
 
 struct node {
@@ -77,10 +74,15 @@ struct cluster {
     uint32_t link_count, link_capacity;
     struct link_pair *links; /* links in the order in which they were added */
     struct cluster_index device_index, node_index, link_index;
-    double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
-    /* origin of the default latencies and rates within and between nodes: ORIGIN_ESTIMATED until
-     * cluster_set_defaults */
-    enum cost_origin within_origin, between_origin;
+    /* what is assumed of links within and between nodes; estimated until cluster_set_defaults */
+    struct cluster_link within, between;
 };
+
+/* Adds one direction of a link between nodes, or replaces it. ERR_NOMEM. */
+int cluster_put_link(struct cluster *cluster, const struct link_pair *pair, struct err *err);
+/* Returns the document of a link (cluster_add_link), new, or NULL with ERR_NOMEM. */
+json_t *cluster_link_json(const struct cluster *cluster, const struct link_pair *pair, struct err *err);
+/* Returns what cluster_add_device was told of a device; its texts are borrowed. */
+struct cluster_device cluster_device_at(const struct cluster *cluster, uint32_t device);
 
 #endif

@@ -111,7 +111,7 @@ static int machine_compare(const void *left, const void *right)
 
 /* Hashes one end of a link: its rates and the colour of the machine at the other end. Hashes are summed,
  * so the order of links does not matter. */
-static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const struct link_pair *link,
+static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const struct cluster_link *link,
                      bool out)
 {
     struct sorted_machine *here = &s->machines[s->place[from]];
@@ -125,14 +125,15 @@ static void machines_refine(struct sorter *s)
     const struct cluster *c = s->cluster;
     for (int round = 0; round < ROUNDS && c->link_count; round++) {
         for (uint32_t i = 0; i < c->link_count; i++) {
-            const struct link_pair *link = &c->links[i];
-            link_see(s, link->from, link->to, link, true);
-            link_see(s, link->to, link->from, link, false);
-            if (link->from != link->to &&
-                !cluster_link_known(c, link->to, link->from)) { /* a link that was stated in one direction has
+            const struct link_pair *pair = &c->links[i];
+            const struct cluster_link *link = &pair->link;
+            link_see(s, pair->from, pair->to, link, true);
+            link_see(s, pair->to, pair->from, link, false);
+            if (pair->from != pair->to &&
+                !cluster_link_known(c, pair->to, pair->from)) { /* a link that was stated in one direction has
                                                                    the same values in the other */
-                link_see(s, link->to, link->from, link, true);
-                link_see(s, link->from, link->to, link, false);
+                link_see(s, pair->to, pair->from, link, true);
+                link_see(s, pair->from, pair->to, link, false);
             }
         }
         for (uint32_t n = 0; n < c->node_count; n++) {

@@ -16,7 +16,7 @@ int plan_inputs_device(const json_t *document, const char *path, struct cluster_
     jr_init(&r, document, path, err);
     jr_bool(&r, "usable", JR_OPTIONAL, usable);
     jr_bytes(&r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device->memory_limit_bytes);
-    cluster_device_members(&r, device);
+    doc_fields(&cluster_device_doc, &r, device);
     /* An agent names every card, and the catalogue lacks some. */
     if (device->like && !catalogue_find(device->like))
         device->like = NULL;
@@ -71,19 +71,19 @@ static int defaults_read(struct json_reader *root, struct cluster *cluster, stru
 {
     struct json_reader all, part;
     static const char *const keys[2] = {"within", "between"};
-    double latency[2] = {cluster->within_latency_s, cluster->between_latency_s};
-    double rate[2] = {cluster->within_bytes_per_s, cluster->between_bytes_per_s};
+    struct cluster_link links[2] = {cluster->within, cluster->between};
     if (jr_sub(root, "defaults", JR_OPTIONAL, &all) < 0)
         return -1;
     for (int k = 0; k < 2; k++) {
         if (jr_sub(&all, keys[k], JR_OPTIONAL, &part) < 0)
             return -1;
-        jr_seconds(&part, "latency_s", JR_OPTIONAL, 0, 1e6, &latency[k]);
-        jr_rate(&part, "bytes_per_s", JR_OPTIONAL, 1, 1e18, &rate[k]);
+        jr_seconds(&part, "latency_s", JR_OPTIONAL, 0, 1e6, &links[k].latency_s);
+        jr_rate(&part, "bytes_per_s", JR_OPTIONAL, 1, 1e18, &links[k].bytes_per_s);
         if (jr_finish_loose(&part) < 0)
             return -1;
     }
-    return cluster_set_defaults(cluster, latency[0], rate[0], latency[1], rate[1], err);
+    return cluster_set_defaults(cluster, links[0].latency_s, links[0].bytes_per_s, links[1].latency_s,
+                                links[1].bytes_per_s, err);
 }
 
 static int nodes_read(const json_t *nodes, struct cluster *cluster, struct err *err)
@@ -231,15 +231,11 @@ static json_t *devices_of(const struct cluster *cluster)
     json_t *devices = json_array();
     int bad = !devices;
     for (uint32_t d = 0; d < cluster->device_count; d++) {
-        const struct planner_device *from = &cluster->devices[d];
-        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
-                               cluster->nodes[from->node].name, "kind", from->kind, "memory_limit_bytes",
-                               (json_int_t)(from->memory_limit_bytes + from->base_bytes), "base_bytes",
-                               (json_int_t)from->base_bytes, "threads", (json_int_t)from->threads, "speed",
-                               from->speed, "heat", from->heat, "price_per_hour", from->price_per_hour,
-                               "watts", from->watts, "idle_watts", from->idle_watts);
-        if (from->like)
-            bad |= json_object_set_new(to, "like", json_string(from->like->name));
+        const struct cluster_device from = cluster_device_at(cluster, d);
+        struct err ignored; /* only memory can be short */
+        json_t *to = json_pack("{s:s,s:s,s:I}", "name", from.name, "node", from.node, "memory_limit_bytes",
+                               (json_int_t)from.memory_limit_bytes);
+        bad |= doc_add(&cluster_device_doc, &from, to, &ignored);
         bad |= json_array_append_new(devices, to);
     }
     if (bad)
@@ -252,12 +248,8 @@ static json_t *links_of(const struct cluster *cluster)
     json_t *links = json_array();
     int bad = !links;
     for (uint32_t i = 0; i < cluster->link_count; i++) {
-        const struct link_pair *link = &cluster->links[i];
-        bad |= json_array_append_new(
-            links, json_pack("{s:s,s:s,s:f,s:f,s:b,s:s}", "from", cluster->nodes[link->from].name, "to",
-                             cluster->nodes[link->to].name, "latency_s", link->latency_s, "bytes_per_s",
-                             link->bytes_per_s, "emulated", link->emulated, "origin",
-                             cost_origin_name(link->origin)));
+        struct err ignored; /* only memory can be short */
+        bad |= json_array_append_new(links, cluster_link_json(cluster, &cluster->links[i], &ignored));
     }
     if (bad)
         json_decref(links);
@@ -329,9 +321,9 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
     bad |= json_object_set_new(document, "links", links_of(cluster));
     bad |= json_object_set_new(
         document, "defaults",
-        json_pack("{s:{s:f,s:f},s:{s:f,s:f}}", "within", "latency_s", cluster->within_latency_s,
-                  "bytes_per_s", cluster->within_bytes_per_s, "between", "latency_s",
-                  cluster->between_latency_s, "bytes_per_s", cluster->between_bytes_per_s));
+        json_pack("{s:{s:f,s:f},s:{s:f,s:f}}", "within", "latency_s", cluster->within.latency_s,
+                  "bytes_per_s", cluster->within.bytes_per_s, "between", "latency_s",
+                  cluster->between.latency_s, "bytes_per_s", cluster->between.bytes_per_s));
     bad |= profiles_take(document, cluster_file);
     cluster_destroy(cluster);
     return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;

@@ -20,14 +20,12 @@ static struct transfer_rates star(const struct shards *s)
     struct transfer_rates moving = {.beside = true};
     uint32_t away = 0;
     for (uint32_t m = 1; m < s->c->member_count; m++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(cluster, members[0].device, members[m].device, &latency, &rate, &emulated);
-        moving.gather_s = fmax(moving.gather_s, 1 / rate);
-        moving.gather_hop_s = fmax(moving.gather_hop_s, latency);
-        cluster_link(cluster, members[m].device, members[0].device, &latency, &rate, &emulated);
-        moving.reduce_s += 1 / rate;
-        moving.reduce_hop_s += latency;
+        struct cluster_link there = cluster_link(cluster, members[0].device, members[m].device),
+                            back = cluster_link(cluster, members[m].device, members[0].device);
+        moving.gather_s = fmax(moving.gather_s, 1 / there.bytes_per_s);
+        moving.gather_hop_s = fmax(moving.gather_hop_s, there.latency_s);
+        moving.reduce_s += 1 / back.bytes_per_s;
+        moving.reduce_hop_s += back.latency_s;
         away += cluster->devices[members[m].device].node != holder->node;
     }
     double card = cluster->nodes[holder->node].nic_bytes_per_s;

@@ -34,12 +34,10 @@ static void cut_init(struct tensor_case *t, struct workbench *bench, struct cand
 static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy)
 {
     const struct candidate_stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
-    double latency, rate;
-    bool emulated;
-    cluster_link(t->p->cluster, t->c->members[a->member_first].device, t->c->members[b->member_first].device,
-                 &latency, &rate, &emulated);
-    *busy = tensor_token_bytes(t->p) * t->p->mean_step.tokens / t->units / rate;
-    return latency + *busy;
+    struct problem_link link =
+        problem_link(t->p, t->c->members[a->member_first].device, t->c->members[b->member_first].device);
+    *busy = tensor_token_bytes(t->p) * t->p->mean_step.tokens / t->units / link.bytes_per_s;
+    return link.latency_s + *busy;
 }
 
 /* --- estimating a step --- */

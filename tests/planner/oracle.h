@@ -106,14 +106,9 @@ static inline void oracle_init(struct oracle *o, const struct problem *p, bool u
 {
     *o = (struct oracle){.p = p, .uniform = uniform, .best = best, .simulated_max = simulated_max};
     for (uint32_t a = 0; a < p->device_count; a++) {
-        for (uint32_t b = 0; b < p->device_count; b++) {
-            double latency, rate;
-            bool emulated;
-            if (a == b)
-                continue;
-            cluster_link(p->cluster, a, b, &latency, &rate, &emulated);
-            o->rate_best = fmax(o->rate_best, rate);
-        }
+        for (uint32_t b = 0; b < p->device_count; b++)
+            if (a != b)
+                o->rate_best = fmax(o->rate_best, cluster_link(p->cluster, a, b).bytes_per_s);
     }
 }
 
@@ -124,8 +119,9 @@ static inline void candidate_start(struct oracle *o, enum plan_placement placeme
 
 static inline void link_of(const struct oracle *o, uint32_t from, uint32_t to, double *latency, double *rate)
 {
-    bool emulated;
-    cluster_link(o->p->cluster, from, to, latency, rate, &emulated);
+    struct cluster_link link = cluster_link(o->p->cluster, from, to);
+    *latency = link.latency_s;
+    *rate = link.bytes_per_s;
 }
 
 /* Returns the seconds of forward and backward of rows [begin, end) of a priced step through a range of blocks

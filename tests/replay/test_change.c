@@ -30,7 +30,7 @@ static enum cost_origin link_origin(const json_t *inputs_document)
     struct err err = {0};
     if (plan_inputs_read(inputs_document, &inputs, &err) < 0)
         fail_msg("%s", err.text);
-    enum cost_origin origin = cluster_link_origin(inputs.cluster, 0, 1);
+    enum cost_origin origin = cluster_link(inputs.cluster, 0, 1).origin;
     plan_inputs_fini(&inputs);
     return origin;
 }
