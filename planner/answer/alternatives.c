@@ -1,26 +1,18 @@
-#include "planner/answer/alternatives.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/answer/answer_private.h"
 #include "planner/candidate/objective.h"
 #include "planner/cost/alike.h"
 
 #define SINGLES_MAX 64u /* most devices for which a plan on that device alone is listed */
 
-static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement,
-                                         struct err *err)
+/* Returns a new line; alternatives_fill made room for all that there can be. */
+static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement)
 {
-    struct plan_alternative *grown =
-        realloc(a->alternatives, ((size_t)a->alternative_count + 1) * sizeof(*grown));
-    if (!grown) {
-        err_set(err, ERR_NOMEM, "planner: out of memory");
-        return NULL;
-    }
-    a->alternatives = grown;
-    grown[a->alternative_count] = (struct plan_alternative){.placement = placement};
-    return &grown[a->alternative_count++];
+    a->alternatives[a->alternative_count] = (struct plan_alternative){.placement = placement};
+    return &a->alternatives[a->alternative_count++];
 }
 
 /* Fills an alternative from a candidate that fits in memory: seconds of a step, and memory of the fullest
@@ -59,8 +51,8 @@ static int singles_add(const struct problem *p, struct plan_answer *a, struct er
         double seconds = INFINITY;
         if (!p->usable[d])
             continue;
-        struct plan_alternative *line = line_add(a, PLACE_SINGLE, err);
-        if (!line || !(line->device = strdup(p->cluster->devices[d].name)))
+        struct plan_alternative *line = line_add(a, PLACE_SINGLE);
+        if (!(line->device = strdup(p->cluster->devices[d].name)))
             return err_set(err, ERR_NOMEM, "planner: out of memory");
         lines++;
         line->stages = 1;
@@ -83,6 +75,9 @@ static int singles_add(const struct problem *p, struct plan_answer *a, struct er
 int alternatives_fill(const struct problem *p, const struct search_found *found, struct plan_answer *a,
                       struct err *err)
 {
+    a->alternatives = calloc(SINGLES_MAX + PLACE_COUNT + 1, sizeof(*a->alternatives));
+    if (!a->alternatives)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
     if (singles_add(p, a, err) < 0)
         return -1;
     for (int k = 0; k < PLACE_COUNT; k++) {
@@ -91,9 +86,7 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
         if (k == PLACE_SINGLE || !found->tried[k] || (a->plan && (int)a->plan->placement == k) ||
             (!fits && lacks->missing_bytes == 0))
             continue;
-        struct plan_alternative *line = line_add(a, (enum plan_placement)k, err);
-        if (!line)
-            return -1;
+        struct plan_alternative *line = line_add(a, (enum plan_placement)k);
         if (fits) {
             line_fill(p, line, &found->best[k], found->seconds[k]);
         } else {
@@ -107,10 +100,7 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
         for (uint32_t i = 0; i < a->alternative_count; i++)
             if (a->alternatives[i].placement == found->runnable.placement && a->alternatives[i].runnable)
                 return 0;
-        struct plan_alternative *line = line_add(a, found->runnable.placement, err);
-        if (!line)
-            return -1;
-        line_fill(p, line, &found->runnable, found->runnable_s);
+        line_fill(p, line_add(a, found->runnable.placement), &found->runnable, found->runnable_s);
     }
     return 0;
 }

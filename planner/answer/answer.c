@@ -8,7 +8,6 @@
 #include "planner/cost/price.h"
 #include "planner/given/catalogue.h"
 #include "planner/given/kernels.h"
-#include "planner/simulate/simulate.h"
 #include "program/plan_doc.h"
 
 static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t count, uint32_t at)
@@ -241,11 +240,8 @@ int plan_simulate(const struct plan *plan, const struct workload *workload, cons
         return -1;
     int result = price_init(&price, &problem, plan, err);
     if (result == 0) {
-        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
         price.step = problem.step_count / 2;
-        struct sim_costs costs = price_costs(&price);
-        if (result == 0)
-            result = sim_run(sim, &costs, step_s, NULL, trace, 0, err);
+        result = price_step(&price, &sim, step_s, NULL, trace, err);
         sim_destroy(sim);
         price_fini(&price);
     }

@@ -24,9 +24,9 @@ struct plan_options {
      * placement allowed. answer->from_words says what became of it. */
     const struct plan *from;
     bool brief;      /* leave out alternatives and left-out devices */
-    bool advise;     /* where nothing fits, say what would (would_fit.h) */
-    bool gains;      /* fill answer->gains (would_gain.h) */
-    uint32_t rivals; /* how many answer->rivals to fill at most (rivals.h) */
+    bool advise;     /* where nothing fits, say what would (would_fit.c) */
+    bool gains;      /* fill answer->gains (would_gain.c) */
+    uint32_t rivals; /* how many answer->rivals to fill at most (rivals.c) */
     bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
     uint64_t insight_evaluations; /* budget of all searches for `insight`, in evaluations; 0: the default */
 };
@@ -104,7 +104,7 @@ struct plan_answer {
     char *from_words;     /* what became of plan_options.from, in a sentence; NULL: none was given */
     double uncertainty;   /* relative error of step_s; 0 if all times were measured, on quiet machines */
     uint32_t warning_count;
-    char **warnings;                /* suspicious values in the tables, one sentence each (doubts.h) */
+    char **warnings;                /* suspicious values in the tables, one sentence each (doubts.c) */
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the
                                        plan is unknown */
     double kwh_per_million_tokens;  /* 0: the power of a device in the plan is unknown */

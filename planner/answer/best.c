@@ -1,16 +1,12 @@
 /* Searches the best plan and makes a struct plan_answer from it. */
-#include "planner/answer/best.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/units.h"
-#include "planner/answer/alternatives.h"
-#include "planner/answer/doubts.h"
+#include "planner/answer/answer_private.h"
 #include "planner/answer/provenance.h"
-#include "planner/answer/rivals.h"
 #include "planner/answer/verdict.h"
 #include "planner/candidate/from_plan.h"
 #include "planner/candidate/objective.h"

@@ -1,6 +1,4 @@
 /* Warnings about measured and imported times, amounts in wrong units, and number formats that cards lack. */
-#include "planner/answer/doubts.h"
-
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +6,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/answer/answer_private.h"
 #include "planner/cost/noise.h"
 
 /* A measured speed or stated memory up to this multiple of the maker's figure is plausible, as clocks vary.
@@ -332,7 +331,7 @@ static int length_doubt(struct doubts *d)
 
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
-    static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
+    static const enum profile_block blocks[] = {PROFILE_LAYER, PROFILE_HEAD};
     struct doubts d = {.problem = problem, .answer = answer, .most = DOUBTS_MAX, .err = err};
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
@@ -344,7 +343,7 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
         if (problem->usable[i] && device->profile.present && noise_doubt(&d, device) < 0)
             return -1;
         for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++)
-            if (rate_doubt(&d, device, kinds[k]) < 0 || fall_doubt(&d, device, kinds[k]) < 0)
+            if (rate_doubt(&d, device, blocks[k]) < 0 || fall_doubt(&d, device, blocks[k]) < 0)
                 return -1;
     }
     d.most++;

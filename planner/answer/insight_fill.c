@@ -3,18 +3,16 @@
  * like it. What a faster resource saves with the same plan is at most the time that the critical path spends
  * on it, so the resources with the most time are tried first and get searches; for the others the same plan
  * is priced at the new costs. */
-#include "planner/answer/insight_fill.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/answer/alternatives.h"
-#include "planner/answer/best.h"
+#include "common/array.h"
+#include "planner/answer/answer_private.h"
+#include "planner/answer/insight.h"
 #include "planner/cost/price.h"
 #include "planner/given/cluster_change.h"
-#include "planner/search/search.h"
 #include "planner/simulate/timeline.h"
 
 #define EVALUATIONS_LEAST 500u /* least evaluations with which a search is started */
@@ -38,7 +36,8 @@ struct insight_run {
     struct plan_insight *insight;
     const struct plan *plan; /* the analysed plan, with its programs */
     struct ask *asks;
-    uint32_t ask_count, ask_capacity;
+    uint32_t ask_count;
+    size_t ask_capacity, share_capacity;
     uint64_t evaluations;
     double base_s;  /* seconds of a step of the plan on the unchanged cluster, priced as plan_reprice does */
     double again_s; /* seconds of a step that a further search on the unchanged cluster finds; what this gains
@@ -62,13 +61,11 @@ static int share_add(struct insight_run *run, const char *what, const char *wher
             return 0;
         }
     }
-    struct plan_path_share *grown = realloc(in->shares, (in->share_count + 1) * sizeof(*grown));
-    if (!grown)
-        return no_memory(run);
-    in->shares = grown;
-    grown[in->share_count] =
-        (struct plan_path_share){.what = strdup(what), .where = strdup(where), .seconds = seconds};
-    return grown[in->share_count].what && grown[in->share_count++].where ? 0 : no_memory(run);
+    if (ARRAY_RESERVE(in->shares, run->share_capacity, in->share_count + 1, run->err) < 0)
+        return -1;
+    struct plan_path_share *share = &in->shares[in->share_count++];
+    *share = (struct plan_path_share){.what = strdup(what), .where = strdup(where), .seconds = seconds};
+    return share->what && share->where ? 0 : no_memory(run);
 }
 
 static int share_compare(const void *left, const void *right)
@@ -153,14 +150,8 @@ static int ranks_fill(struct insight_run *run, struct price *price, const struct
 
 static int ask_add(struct insight_run *run, const struct ask *ask)
 {
-    if (run->ask_count == run->ask_capacity) {
-        uint32_t capacity = run->ask_capacity ? 2 * run->ask_capacity : 64;
-        struct ask *grown = realloc(run->asks, capacity * sizeof(*grown));
-        if (!grown)
-            return no_memory(run);
-        run->asks = grown;
-        run->ask_capacity = capacity;
-    }
+    if (ARRAY_RESERVE(run->asks, run->ask_capacity, run->ask_count + 1, run->err) < 0)
+        return -1;
     run->asks[run->ask_count++] = *ask;
     return 0;
 }
@@ -264,10 +255,7 @@ static int step_look(struct insight_run *run, const struct problem *problem)
     if (price_init(&price, problem, run->plan, run->err) < 0)
         return -1;
     price.step = problem->step_count / 2;
-    struct sim_costs costs = price_costs(&price);
-    int result = sim_create(run->plan, PROGRAM_TRAIN, &sim, run->err);
-    if (result == 0)
-        result = sim_run(sim, &costs, &run->insight->step_s, NULL, NULL, 0, run->err);
+    int result = price_step(&price, &sim, &run->insight->step_s, NULL, NULL, run->err);
     if (result == 0)
         result = sim_path(sim, &path, run->err);
     if (result == 0 &&
@@ -312,29 +300,19 @@ static int plan_reprice(struct insight_run *run, const struct workload *w, const
     struct problem problem;
     struct price price;
     struct sim *sim = NULL;
-    uint32_t ranks = run->plan->rank_count, steps;
-    struct sim_rank *sums = calloc((size_t)ranks + 1, sizeof(*sums));
-    double sum = 0, seconds = 0;
-    if (!sums)
-        return no_memory(run);
-    int result = problem_init(&problem, w, cluster, run->err);
-    if (result < 0) {
-        free(sums);
+    double seconds = 0;
+    *step_s = 0;
+    if (problem_init(&problem, w, cluster, run->err) < 0)
         return -1;
-    }
-    result = price_init(&price, &problem, run->plan, run->err);
-    steps = problem.step_count;
-    for (uint32_t s = 0; s < steps && result == 0; s++) {
+    int result = price_init(&price, &problem, run->plan, run->err);
+    for (uint32_t s = 0; s < problem.step_count && result == 0; s++) {
         price.step = s;
-        result = price_step(&price, &sim, &seconds, sums, run->err);
-        sum += seconds / steps;
+        result = price_step(&price, &sim, &seconds, NULL, NULL, run->err);
+        *step_s += seconds / problem.step_count;
     }
-    if (result == 0)
-        price_fini(&price);
+    price_fini(&price);
     sim_destroy(sim);
     problem_fini(&problem);
-    free(sums);
-    *step_s = sum;
     return result;
 }
 

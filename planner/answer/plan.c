@@ -1,10 +1,6 @@
 #include "planner/answer/plan.h"
 
-#include "planner/answer/best.h"
-#include "planner/answer/insight_fill.h"
-#include "planner/answer/precision.h"
-#include "planner/answer/would_fit.h"
-#include "planner/answer/would_gain.h"
+#include "planner/answer/answer_private.h"
 #include "planner/given/inputs.h"
 
 int plan_search(struct workload *workload, const struct cluster *cluster, const struct plan_options *options,
@@ -13,17 +9,12 @@ int plan_search(struct workload *workload, const struct cluster *cluster, const 
     static const struct plan_options none = {0};
     options = options ? options : &none;
     const bool open = workload->compute_open;
-    if ((workload->compute_open ? precision_best(workload, cluster, options, answer, err)
-                                : plan_best(workload, cluster, options, answer, err)) < 0)
+    if (precision_best(workload, cluster, options, answer, err) < 0)
         return -1;
-    if ((options->advise && would_fit_say(workload, cluster, options, *answer, err) < 0) ||
-        (options->gains && would_gain_find(workload, open, cluster, options, *answer, err) < 0)) {
-        plan_answer_destroy(*answer);
-        *answer = NULL;
-        return -1;
-    }
-    if (!options->insight || !(*answer)->plan ||
-        plan_insight_fill(workload, cluster, options, *answer, err) == 0)
+    if ((!options->advise || would_fit_say(workload, cluster, options, *answer, err) == 0) &&
+        (!options->gains || would_gain_find(workload, open, cluster, options, *answer, err) == 0) &&
+        (!options->insight || !(*answer)->plan ||
+         plan_insight_fill(workload, cluster, options, *answer, err) == 0))
         return 0;
     plan_answer_destroy(*answer);
     *answer = NULL;

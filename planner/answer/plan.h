@@ -5,7 +5,7 @@
 
 #include "planner/answer/answer.h"
 
-/* Chooses what an open workload is computed in (precision.h), so that the workload afterwards fits the plan.
+/* Chooses what an open workload is computed in (precision.c), so that the workload afterwards fits the plan.
  * Returns 0 and an answer also if nothing fits (its verdict says so). −1: ERR_INVALID (the workload is
  * invalid, or a requested device does not exist), ERR_UNSUPPORTED (the placement is impossible for this
  * model), ERR_NOMEM. */

@@ -1,15 +1,13 @@
 /* Chooses between precisions by a short search in each, and by the whole search in two that are close. */
-#include "planner/answer/precision.h"
-
 #include <math.h>
 #include <string.h>
 
-#include "planner/answer/best.h"
+#include "planner/answer/answer_private.h"
 #include "planner/given/cluster_private.h"
-#include "planner/search/search.h"
 
 #define PRECISIONS 3u
-#define SHORT_SHARE 128u /* a short search has this part of the whole search's budget. Rule of thumb */
+#define TRIAL_SHARE 128u /* a trial has this part of the whole search's budget. Rule of thumb */
+#define SHORT_SHARE 320u /* precision_short has this part of the default budget. Rule of thumb */
 #define CLOSE 1.05 /* short searches whose plans differ by less than this do not decide. Rule of thumb */
 #define GAIN 1.02  /* what fewer bits, or fp16's narrow range, must gain to be chosen */
 
@@ -59,7 +57,7 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
     struct plan_answer *answer = NULL;
     struct err why = {0};
     workload_compute_set(&in, compute);
-    brief.evaluations = (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT) / SHORT_SHARE + 1;
+    brief.evaluations = (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT) / TRIAL_SHARE + 1;
     brief.brief = true;
     brief.programs = brief.insight = false;
     brief.rivals = 0;
@@ -121,6 +119,8 @@ int precision_best(struct workload *w, const struct cluster *cluster, const stru
     struct trial trials[PRECISIONS];
     bool tried[PRECISIONS];
     *answer = NULL;
+    if (!w->compute_open)
+        return plan_best(w, cluster, options, answer, err);
     if (options->from || !precisions_of(w, cluster, tried)) {
         workload_compute_set(w, options->from ? (enum workload_compute)options->from->compute : COMPUTE_FP32);
         return plan_best(w, cluster, options, answer, err);
@@ -134,4 +134,16 @@ int precision_best(struct workload *w, const struct cluster *cluster, const stru
     plan_answer_destroy(*answer);
     *answer = NULL;
     return -1;
+}
+
+int precision_short(struct workload *workload, const struct cluster *cluster,
+                    const struct plan_options *options, struct plan_answer **answer, struct err *err)
+{
+    const struct plan_options brief = {.evaluations = EVALUATIONS_DEFAULT / SHORT_SHARE,
+                                       .seed = options->seed,
+                                       .runnable_only = options->runnable_only,
+                                       .brief = true};
+    struct err why = {0};
+    const int result = precision_best(workload, cluster, &brief, answer, &why);
+    return result < 0 && why.code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", why.text) : 0;
 }

@@ -97,14 +97,11 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
     if (price_init(&price, problem, plan, err) < 0)
         return -1;
     price.step = problem->step_count / 2;
-    struct sim_costs costs = price_costs(&price);
     bool known = run && run->ran && run->step == price.step;
     const struct sim *ran = known ? run->sim : NULL;
     int result = 0;
     if (!known && instructions <= PATH_INSTRUCTIONS_MAX) {
-        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
-        if (result == 0)
-            result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
+        result = price_step(&price, &sim, &seconds, NULL, NULL, err);
         ran = sim;
     }
     if (result >= 0 && ran)

@@ -1,7 +1,7 @@
-#include "planner/answer/rivals.h"
-
+/* Plans that may be as fast as the answer's, for trial steps (docs/PLANNER.md). */
 #include <math.h>
 
+#include "planner/answer/answer_private.h"
 #include "planner/cost/price.h"
 #include "planner/emit/shared.h"
 #include "program/codec.h"

@@ -1,17 +1,13 @@
 /* Searches shortly on changed jobs and clusters until something fits. */
-#include "planner/answer/would_fit.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/answer/best.h"
+#include "planner/answer/answer_private.h"
 #include "planner/given/cluster_change.h"
-#include "planner/search/search.h"
 
-#define SHORT_SHARE 320u /* a short search has this part of the whole search's budget. Rule of thumb */
-#define HALVINGS 6u      /* of the longest row: its length is found to a 64th */
-#define GIB_MOST 128u    /* most memory of one device that is proposed */
+#define HALVINGS 6u   /* of the longest row: its length is found to a 64th */
+#define GIB_MOST 128u /* most memory of one device that is proposed */
 
 struct what_if {
     const struct workload *workload;
@@ -23,15 +19,11 @@ struct what_if {
 /* Returns 1 if the job fits the cluster, 0 if not, −1 on failure. */
 static int fits(const struct what_if *q, const struct workload *w, const struct cluster *cluster)
 {
-    struct plan_options brief = {.evaluations = EVALUATIONS_DEFAULT / SHORT_SHARE,
-                                 .seed = q->options->seed,
-                                 .runnable_only = q->options->runnable_only,
-                                 .brief = true};
+    struct workload asked = *w;
     struct plan_answer *answer = NULL;
-    struct err why = {0};
-    if (plan_best(w, cluster, &brief, &answer, &why) < 0)
-        return why.code == ERR_NOMEM ? err_set(q->err, ERR_NOMEM, "%s", why.text) : 0;
-    const int result = answer->plan ? 1 : 0;
+    if (precision_short(&asked, cluster, q->options, &answer, q->err) < 0)
+        return -1;
+    const int result = answer && answer->plan;
     plan_answer_destroy(answer);
     return result;
 }

@@ -1,14 +1,9 @@
 /* Searches shortly on jobs with one choice changed. */
-#include "planner/answer/would_gain.h"
-
 #include <stdio.h>
 
-#include "planner/answer/best.h"
-#include "planner/answer/precision.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer_private.h"
 
-#define SHORT_SHARE 320u /* a short search has this part of the whole search's budget. Rule of thumb */
-#define LEAST 1.1        /* a gain below this is not told: forecasts are not that good. Rule of thumb */
+#define LEAST 1.1 /* a gain below this is not told: forecasts are not that good. Rule of thumb */
 
 /* Adds a gain where it belongs among the best. */
 static void keep(struct plan_answer *answer, const struct plan_gain *gain)
@@ -28,16 +23,10 @@ static void keep(struct plan_answer *answer, const struct plan_gain *gain)
 static int try(struct workload *changed, const char *what, const struct cluster *cluster,
                const struct plan_options *options, struct plan_answer *answer, struct err *err)
 {
-    struct plan_options brief = {.evaluations = EVALUATIONS_DEFAULT / SHORT_SHARE,
-                                 .seed = options->seed,
-                                 .runnable_only = options->runnable_only,
-                                 .brief = true};
     struct plan_answer *other = NULL;
-    struct err why = {0};
-    if ((changed->compute_open ? precision_best(changed, cluster, &brief, &other, &why)
-                               : plan_best(changed, cluster, &brief, &other, &why)) < 0)
-        return why.code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", why.text) : 0;
-    if (other->plan && other->tokens_per_s >= LEAST * answer->tokens_per_s) {
+    if (precision_short(changed, cluster, options, &other, err) < 0)
+        return -1;
+    if (other && other->plan && other->tokens_per_s >= LEAST * answer->tokens_per_s) {
         struct plan_gain gain = {.step_s = other->step_s, .tokens_per_s = other->tokens_per_s};
         snprintf(gain.what, sizeof(gain.what), "%s", what);
         keep(answer, &gain);

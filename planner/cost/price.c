@@ -300,12 +300,13 @@ static void costs_fill(const struct price *price, struct plan *plan, double step
     c->share_estimated = all > 0 ? by_origin[ORIGIN_ESTIMATED] / all : 0;
 }
 
-int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums,
+               struct trace *trace, struct err *err)
 {
     struct sim_costs costs = price_costs(price);
     if (!*sim && sim_create(price->plan, PROGRAM_TRAIN, sim, err) < 0)
         return -1;
-    return sim_run(*sim, &costs, seconds, sums, NULL, 0, err);
+    return sim_run(*sim, &costs, seconds, sums, trace, 0, err);
 }
 
 void price_run_fini(struct price_run *run)
@@ -324,7 +325,7 @@ static int steps_run(struct price *price, uint32_t count, double *step_s, double
     for (uint32_t s = 0; s < count && result == 0; s++) {
         double seconds = 0;
         price->step = run->step = problem_step_priced(price->problem, s, count);
-        result = price_step(price, &run->sim, &seconds, sums, err);
+        result = price_step(price, &run->sim, &seconds, sums, NULL, err);
         run->ran = result == 0;
         *step_s += seconds / count;
         for (uint32_t r = 0; r < ranks; r++)

@@ -5,7 +5,6 @@
 
 #include "planner/cost/problem.h"
 #include "planner/simulate/simulate.h"
-#include "planner/simulate/simulate.h"
 
 struct expert_price;
 
@@ -43,10 +42,11 @@ int price_init(struct price *price, const struct problem *problem, const struct 
 void price_fini(struct price *price);
 /* Returns the costs for a simulator; they borrow the price until the run ends. */
 struct sim_costs price_costs(struct price *price);
-/* Simulates step price->step and writes its seconds and each rank's totals (sums[rank_count]). *sim is NULL
- * at first, is created on first use, is reused for later steps, and is destroyed by the caller. */
+/* Simulates step price->step and writes its seconds, each rank's totals (sums[rank_count], or NULL) and its
+ * events (trace, or NULL). *sim is NULL at first, is created on first use, is reused for later steps, and is
+ * destroyed by the caller. */
 int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums,
-               struct err *err);
+               struct trace *trace, struct err *err);
 /* The last simulated run of a priced plan, for callers that read its times. Borrows the plan and its
  * programs. */
 struct price_run {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The planner is a library of its own: it builds with a plain compiler from planner/, program/, nine files of common/ and
+# The planner is a library of its own: it builds with a plain compiler from planner/, program/, ten files of common/ and
 # the descriptions of model/, and its tests (four of them; with MOTLEY_LONG all that include no other room) run linked with nothing beside libc and
 # libm but what common/ and model/ themselves stand on: jansson (documents), libcrypto (SHA-256 of a plan's seal) and
 # PCRE2 (expressions over modules' names in a specification). It uses no clock, file, socket, process or environment.
@@ -14,7 +14,7 @@ command -v ccache >/dev/null && cc="ccache $cc"
 flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sections -I. -Itests"
 tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
-allowed="common/arena.c common/buf.c common/clock.c common/digest.c common/doc.c common/err.c common/json.c common/outside.c common/rand.c common/units.c
+allowed="common/arena.c common/array.c common/buf.c common/clock.c common/digest.c common/doc.c common/err.c common/json.c common/outside.c common/rand.c common/units.c
     model/shape/arch.c model/shape/arch_table.c model/shape/block_cost.c model/shape/blocks.c model/shape/config.c model/shape/config_delta.c model/shape/config_experts.c model/shape/config_keys.c model/shape/config_parse.c model/shape/flat.c model/shape/footprint.c model/shape/layer.c
     model/shape/layer_tensors.c model/shape/lora_match.c model/shape/lora_rules.c model/shape/lora_sites.c model/shape/names.c model/shape/nf4_skipped.c model/job/order.c
     model/files/pack.c model/shape/packing.c model/shape/rope.c model/job/spec.c model/job/spec_array.c model/job/spec_check.c model/job/spec_json.c

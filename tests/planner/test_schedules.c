@@ -560,7 +560,7 @@ static void a_short_last_batch_takes_less_on_every_schedule(void **state)
             fail_msg("%s", err.text);
         for (price.step = 0; price.step < 2; price.step++) {
             struct sim *sim = NULL;
-            if (price_step(&price, &sim, &seconds[price.step], NULL, &err) < 0)
+            if (price_step(&price, &sim, &seconds[price.step], NULL, NULL, &err) < 0)
                 fail_msg("%s", err.text);
             sim_destroy(sim);
         }

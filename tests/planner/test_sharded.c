@@ -683,7 +683,7 @@ static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
             assert_int_equal(price_init(&price, &p, m.answer->plan, &err), 0);
             for (price.step = 0; price.step <= last; price.step++) {
                 slowest = fmax(slowest, seconds);
-                assert_int_equal(price_step(&price, &sim, &seconds, sums, &err), 0);
+                assert_int_equal(price_step(&price, &sim, &seconds, sums, NULL, &err), 0);
             }
             assert_true(
                 seconds > 0 &&

@@ -314,7 +314,7 @@ static void rows_of_uneven_length_are_simulated_one_by_one(void **state)
     double seconds;
     assert_true(make(&m, 3, 1500, true));
     assert_int_equal(price_init(&price, &m.problem, m.plan, &err), 0);
-    assert_int_equal(price_step(&price, &sim, &seconds, sums, &err), 0);
+    assert_int_equal(price_step(&price, &sim, &seconds, sums, NULL, &err), 0);
     assert_non_null(sim);
     sim_destroy(sim);
     price_fini(&price);
