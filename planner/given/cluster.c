@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/json.h"
 #include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
@@ -72,17 +73,6 @@ uint32_t cluster_device_find(const struct cluster *cluster, const char *name)
     return UINT32_MAX;
 }
 
-static void *grow(void *items, uint32_t *capacity, uint32_t count, size_t size)
-{
-    if (count < *capacity)
-        return items;
-    uint32_t wanted = *capacity ? *capacity * 2 : 16;
-    void *grown = realloc(items, wanted * size);
-    if (grown)
-        *capacity = wanted;
-    return grown;
-}
-
 static uint32_t node_intern(struct cluster *cluster, const char *name, struct err *err)
 {
     uint32_t found = cluster_node_find(cluster, name);
@@ -92,16 +82,12 @@ static uint32_t node_intern(struct cluster *cluster, const char *name, struct er
         err_set(err, ERR_TOO_BIG, "cluster: more than %u nodes", CLUSTER_NODES_MAX);
         return UINT32_MAX;
     }
-    struct node *grown = grow(cluster->nodes, &cluster->node_capacity, cluster->node_count, sizeof(*grown));
     char *copy = strdup(name);
-    if (grown)
-        cluster->nodes = grown;
-    if (!grown || !copy) {
-        free(copy);
+    if (!copy)
         err_set(err, ERR_NOMEM, "cluster: out of memory");
-        return UINT32_MAX;
-    }
-    if (cluster_index_add(&cluster->node_index, cluster_hash_name(name), cluster->node_count, err) < 0) {
+    if (!copy ||
+        ARRAY_RESERVE(cluster->nodes, cluster->node_capacity, (size_t)cluster->node_count + 1, err) < 0 ||
+        cluster_index_add(&cluster->node_index, cluster_hash_name(name), cluster->node_count, err) < 0) {
         free(copy);
         return UINT32_MAX;
     }
@@ -146,14 +132,12 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     uint32_t node = node_intern(cluster, device->node, err);
     if (node == UINT32_MAX)
         return -1;
-    struct planner_device *grown =
-        grow(cluster->devices, &cluster->device_capacity, cluster->device_count, sizeof(*grown));
-    if (grown)
-        cluster->devices = grown;
+    if (ARRAY_RESERVE(cluster->devices, cluster->device_capacity, (size_t)cluster->device_count + 1, err) < 0)
+        return -1;
     char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
-    int result = grown && name && kind ? cluster_index_add(&cluster->device_index, cluster_hash_name(name),
-                                                           cluster->device_count, err)
-                                       : err_set(err, ERR_NOMEM, "cluster: out of memory");
+    int result = name && kind ? cluster_index_add(&cluster->device_index, cluster_hash_name(name),
+                                                  cluster->device_count, err)
+                              : err_set(err, ERR_NOMEM, "cluster: out of memory");
     if (result < 0) {
         free(name);
         free(kind);
@@ -368,12 +352,8 @@ int cluster_put_link(struct cluster *cluster, const struct link_pair *pair, stru
         cluster->links[known] = *pair;
         return 0;
     }
-    struct link_pair *grown =
-        grow(cluster->links, &cluster->link_capacity, cluster->link_count, sizeof(*grown));
-    if (!grown)
-        return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    cluster->links = grown;
-    if (cluster_index_add(&cluster->link_index, cluster_hash_pair(pair->from, pair->to), cluster->link_count,
+    if (ARRAY_RESERVE(cluster->links, cluster->link_capacity, (size_t)cluster->link_count + 1, err) < 0 ||
+        cluster_index_add(&cluster->link_index, cluster_hash_pair(pair->from, pair->to), cluster->link_count,
                           err) < 0)
         return -1;
     cluster->links[cluster->link_count++] = *pair;

@@ -67,11 +67,12 @@ struct node {
 
 struct cluster {
     bool runnable_only; /* devices that no worker of this release runs on are left out (plan_best sets it) */
-    uint32_t device_count, device_capacity;
+    size_t device_capacity, node_capacity, link_capacity;
+    uint32_t device_count;
     struct planner_device *devices;
-    uint32_t node_count, node_capacity;
+    uint32_t node_count;
     struct node *nodes;
-    uint32_t link_count, link_capacity;
+    uint32_t link_count;
     struct link_pair *links; /* links in the order in which they were added */
     struct cluster_index device_index, node_index, link_index;
     /* what is assumed of links within and between nodes; estimated until cluster_set_defaults */

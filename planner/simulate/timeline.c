@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "planner/simulate/sim_private.h"
 
 #define NONE UINT32_MAX
@@ -114,7 +115,8 @@ int sim_rank_times(const struct sim *sim, struct sim_rank_time *ranks, struct er
 struct path_walk {
     const struct sim *sim;
     struct sim_path *path;
-    uint32_t capacity;
+    struct err *err;
+    size_t capacity;
     double now; /* the critical path is known from this time to the step's end */
 };
 
@@ -123,14 +125,8 @@ static int part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t
     struct sim_path *path = w->path;
     if (begin >= w->now)
         return 0;
-    if (path->count == w->capacity) {
-        uint32_t capacity = w->capacity ? 2 * w->capacity : 256;
-        struct sim_path_part *grown = realloc(path->parts, capacity * sizeof(*grown));
-        if (!grown)
-            return -1;
-        path->parts = grown;
-        w->capacity = capacity;
-    }
+    if (ARRAY_RESERVE(path->parts, w->capacity, path->count + 1, w->err) < 0)
+        return -1;
     path->parts[path->count++] = (struct sim_path_part){.kind = kind,
                                                         .number = number,
                                                         .rank = w->sim->graph.rank_of[number],
@@ -169,7 +165,7 @@ static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
-    struct path_walk w = {.sim = sim, .path = path};
+    struct path_walk w = {.sim = sim, .path = path, .err = err};
     uint32_t n = NONE, steps = 0;
     int result = 0;
     *path = (struct sim_path){0};
@@ -187,7 +183,7 @@ int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
     }
     if (result < 0) {
         sim_path_fini(path);
-        return err_set(err, ERR_NOMEM, "critical path: out of memory");
+        return -1;
     }
     for (uint32_t a = 0, b = path->count; a + 1 < b; a++) {
         struct sim_path_part swap = path->parts[a];
@@ -222,7 +218,8 @@ static int change_compare(const void *left, const void *right)
 
 struct memory_walk {
     const struct plan_rank *rank;
-    double **held; /* per slot: bytes of each instance, 0: free */
+    struct arena arena; /* the arrays below */
+    double **held;      /* per slot: bytes of each instance, 0: free */
     struct change *changes;
     uint32_t count;
 };
@@ -251,18 +248,6 @@ static void slot_free(struct memory_walk *w, const struct instr *x, int32_t slot
     *held = 0;
 }
 
-static int held_init(struct memory_walk *w)
-{
-    w->held = calloc((size_t)w->rank->slot_count + 1, sizeof(*w->held));
-    for (uint32_t s = 0; w->held && s < w->rank->slot_count; s++) {
-        w->held[s] = calloc((size_t)w->rank->slots[s].ring_micro_batches * w->rank->slots[s].ring_blocks,
-                            sizeof(double));
-        if (!w->held[s])
-            return -1;
-    }
-    return w->held ? 0 : -1;
-}
-
 int sim_memory_peak(const struct sim *sim, uint32_t rank,
                     double (*bytes)(void *context, uint32_t rank, uint32_t slot, int32_t micro_batch),
                     void *context, double *peak_bytes, struct err *err)
@@ -272,12 +257,15 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
     uint32_t count = g->base[rank + 1] - g->base[rank];
     double base = (double)w.rank->memory_bytes;
     /* an instruction writes at most two buffers and frees three */
-    w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes));
-    int result = w.changes ? held_init(&w) : -1;
-    for (uint32_t s = 0; s < w.rank->slot_count; s++)
-        if (w.rank->slots[s].lifetime != SLOT_FOR_RUN)
-            base -= (double)w.rank->slots[s].bytes_total;
-    for (uint32_t n = g->base[rank]; n < g->base[rank + 1] && result == 0; n++) {
+    ARENA_ARRAY(&w.arena, w.changes, 5 * (size_t)count);
+    ARENA_ARRAY(&w.arena, w.held, w.rank->slot_count);
+    for (uint32_t s = 0; s < w.rank->slot_count && w.held; s++) {
+        const struct plan_slot *slot = &w.rank->slots[s];
+        ARENA_ARRAY(&w.arena, w.held[s], (size_t)slot->ring_micro_batches * slot->ring_blocks);
+        base -= slot->lifetime != SLOT_FOR_RUN ? (double)slot->bytes_total : 0;
+    }
+    bool failed = w.arena.failed;
+    for (uint32_t n = g->base[rank]; n < g->base[rank + 1] && !failed; n++) {
         const struct instr *x = graph_instr_of(g, rank, n);
         double from = sim->nodes[n].ready, to = sim->end[n];
         if (x->slot_out >= 0)
@@ -292,16 +280,13 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
         if (x->flags & FLAG_FREES_SAVE)
             slot_free(&w, x, x->slot_save, to);
     }
-    if (result == 0)
+    if (!failed)
         qsort(w.changes, w.count, sizeof(*w.changes), change_compare);
     *peak_bytes = base = base > 0 ? base : 0;
     for (uint32_t i = 0; i < w.count; i++) {
         base += w.changes[i].bytes;
         *peak_bytes = base > *peak_bytes ? base : *peak_bytes;
     }
-    for (uint32_t s = 0; w.held && s < w.rank->slot_count; s++)
-        free(w.held[s]);
-    free(w.held);
-    free(w.changes);
-    return result < 0 ? err_set(err, ERR_NOMEM, "memory over time: out of memory") : 0;
+    arena_fini(&w.arena);
+    return failed ? err_set(err, ERR_NOMEM, "memory over time: out of memory") : 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The planner is a library of its own: it builds with a plain compiler from planner/, program/, ten files of common/ and
+# The planner is a library of its own: it builds with a plain compiler from planner/, program/, eleven files of common/ and
 # the descriptions of model/, and its tests (four of them; with MOTLEY_LONG all that include no other room) run linked with nothing beside libc and
 # libm but what common/ and model/ themselves stand on: jansson (documents), libcrypto (SHA-256 of a plan's seal) and
 # PCRE2 (expressions over modules' names in a specification). It uses no clock, file, socket, process or environment.
