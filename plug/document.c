@@ -181,7 +181,7 @@ static int frame_read(struct json_reader *r, struct assignment_reader *reading, 
     if (reading->stages < kind->stages_least || reading->stages > kind->stages_most)
         return jr_fail(r, "stages", "%u; %s has %s", reading->stages, placement_words[placement],
                        kind->stages_most == 1 ? "one" : "two at least");
-    return kind->supports(p, r->err) ? 0 : err_wrap(r->err, "placement: %s", placement_words[placement]);
+    return kind_supports(kind, p, r->err) ? 0 : err_wrap(r->err, "placement: %s", placement_words[placement]);
 }
 
 /* Checks that the micro-batches make up the batch. */

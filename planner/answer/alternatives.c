@@ -57,7 +57,7 @@ static int singles_add(const struct problem *p, struct plan_answer *a, struct er
         lines++;
         line->stages = 1;
         line->has_bytes = p->cluster->devices[d].memory_limit_bytes;
-        bool possible = kinds[PLACE_SINGLE]->supports(p, &why);
+        bool possible = kind_supports(kinds[PLACE_SINGLE], p, &why);
         if (possible && search_single(p, d, &single, &seconds, &lacks, err) < 0)
             return -1;
         if (seconds < INFINITY) {

@@ -69,7 +69,7 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
     else if (w->stages > usable)
         say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages, usable,
             usable == 1 ? "" : "s");
-    else if (w->place >= 0 && !kinds[w->place]->supports(problem, &why))
+    else if (w->place >= 0 && !kind_supports(kinds[w->place], problem, &why))
         say(text, size, "Does not fit: placement.kind is %s, and %s.",
             plan_placement_name((enum plan_placement)w->place), why.text);
     else

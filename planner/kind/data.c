@@ -20,11 +20,6 @@
 #define LEVELS 4u /* ring times per byte that are tried, between the shortest and the longest possible */
 #define RING_SWAPPED 8u /* most members for which swapping pairs in the ring's order is tried */
 
-static bool data_supports(const struct problem *problem, struct err *err)
-{
-    return shards_supports(problem, "replicas take", err);
-}
-
 /* --- the order of members in the ring --- */
 
 static double ring_rate(const struct candidate *c, const struct problem *p, double *latency_s)
@@ -293,7 +288,8 @@ const struct placement_kind kind_data = {.placement = PLACE_DATA,
                                          .stages_most = 1,
                                          .members_least = 2,
                                          .members_most = SHARDS_MEMBERS_MAX,
-                                         .supports = data_supports,
+                                         .devices_least = 2,
+                                         .takes = "replicas take",
                                          .settle = data_settle,
                                          .estimate = data_estimate,
                                          .emit = data_emit,

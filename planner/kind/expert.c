@@ -635,11 +635,9 @@ static bool expert_supports(const struct problem *p, struct err *err)
                         : w->config->shared_ffn   ? "every token also passes a shared expert"
                         : w->boundary != PLAN_F32 ? "routed tokens travel in fp32 (placement.boundary)"
                                                   : NULL;
-    if (lacks) {
+    if (lacks)
         err_set(err, ERR_UNSUPPORTED, "attention and experts are not put apart: %s", lacks);
-        return false;
-    }
-    return shards_supports(p, "attention and experts apart take", err);
+    return !lacks;
 }
 
 /* Rebuilds a candidate from a plan. Plans do not store the delay; it is set to 1. */
@@ -692,6 +690,8 @@ const struct placement_kind kind_expert = {.placement = PLACE_EXPERT,
                                            .stages_most = 1,
                                            .members_least = 2,
                                            .members_most = SHARDS_MEMBERS_MAX,
+                                           .devices_least = 2,
+                                           .takes = "attention and experts apart take",
                                            .supports = expert_supports,
                                            .settle = expert_settle,
                                            .estimate = expert_estimate,

@@ -9,22 +9,20 @@ const struct placement_kind *const kinds[PLACE_COUNT] = {
     [PLACE_SERVER] = &kind_server,
 };
 
-bool kind_stages_asked(const struct problem *p, uint32_t least, uint32_t most, struct err *err)
+bool kind_supports(const struct placement_kind *kind, const struct problem *p, struct err *err)
 {
-    uint32_t asked = p->workload->stages;
-    if (asked == 0 || (asked >= least && asked <= most))
-        return true;
-    err_set(err, ERR_INVALID, "placement.stages is %u, and this has %s", asked,
-            most == 1 ? "one stage" : "two stages at least");
-    return false;
-}
-
-bool kind_devices_enough(const struct problem *p, uint32_t least, const char *who, struct err *err)
-{
-    uint32_t usable = problem_usable_count(p);
-    if (usable < least)
-        err_set(err, ERR_NOFIT, "%s %u devices at least; %u can be used", who, least, usable);
-    return usable >= least;
+    uint32_t asked = p->workload->stages, usable = problem_usable_count(p);
+    if (kind->supports && !kind->supports(p, err))
+        return false;
+    if (asked != 0 && (asked < kind->stages_least || asked > kind->stages_most)) {
+        err_set(err, ERR_INVALID, "placement.stages is %u, and this has %s", asked,
+                kind->stages_most == 1 ? "one stage" : "two stages at least");
+        return false;
+    }
+    if (usable < kind->devices_least)
+        err_set(err, ERR_NOFIT, "%s %u devices at least; %u can be used", kind->takes, kind->devices_least,
+                usable);
+    return usable >= kind->devices_least;
 }
 
 bool kind_runnable(const struct problem *p, const struct candidate *c)

@@ -65,8 +65,10 @@ struct placement_kind {
     enum stage_kind stage_kind;
     uint32_t stages_least, stages_most;   /* least and most stages of a candidate */
     uint32_t members_least, members_most; /* least and most members of a stage */
-    /* Can the placement be used for this workload at all? False with the reason: ERR_NOFIT if it needs
-     * more devices than there are, ERR_UNSUPPORTED or ERR_INVALID if no cluster would do. */
+    uint32_t devices_least;               /* fewest devices that make the placement */
+    const char *takes;                    /* "replicas take": begins the message if there are fewer */
+    /* Can the placement be used for this workload on any cluster? False with ERR_UNSUPPORTED. NULL: always.
+     */
     bool (*supports)(const struct problem *problem, struct err *err);
     /* Says how long stage s takes with its members, blocks [begin, end) and `window` micro-batches in flight.
      * May change the members' recomputation and shares. NULL: the placement has one stage only. */
@@ -94,11 +96,10 @@ struct placement_kind {
                      struct err *err);
 };
 
-/* True if the job asks for `least` to `most` stages or for no number (0). ERR_INVALID otherwise. */
-bool kind_stages_asked(const struct problem *problem, uint32_t least, uint32_t most, struct err *err);
-/* True if at least `least` devices may be used. Otherwise ERR_NOFIT; `who` ("replicas take") begins the
- * message. */
-bool kind_devices_enough(const struct problem *problem, uint32_t least, const char *who, struct err *err);
+/* Can the placement be used for this problem at all? False with the reason: ERR_NOFIT if it needs more
+ * devices than there are, ERR_UNSUPPORTED or ERR_INVALID (the stages that the job asks for) if no cluster
+ * would do. */
+bool kind_supports(const struct placement_kind *kind, const struct problem *problem, struct err *err);
 
 /* Can workers of this release run the candidate's method and placement, on the devices that it uses? */
 bool kind_runnable(const struct problem *problem, const struct candidate *candidate);

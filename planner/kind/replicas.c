@@ -536,30 +536,13 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
 
 /* --- the rows of the table of placements --- */
 
-static bool single_supports(const struct problem *p, struct err *err)
-{
-    return kind_stages_asked(p, 1, 1, err);
-}
-
-static bool halves_asked(const struct problem *p, struct err *err)
+static bool halves_supported(const struct problem *p, struct err *err)
 {
     if (p->workload->order != 1 + SCHEDULE_SPLIT || p->workload->recompute != RECOMPUTE_YES)
         return true;
     err_set(err, ERR_UNSUPPORTED,
             "placement.order: split: a backward in halves keeps activations, which train.recompute drops");
     return false;
-}
-
-static bool pipeline_supports(const struct problem *p, struct err *err)
-{
-    return halves_asked(p, err) && kind_stages_asked(p, 2, UINT32_MAX, err) &&
-           kind_devices_enough(p, 2, "a pipeline takes", err);
-}
-
-static bool hybrid_supports(const struct problem *p, struct err *err)
-{
-    return halves_asked(p, err) && kind_stages_asked(p, 2, UINT32_MAX, err) &&
-           kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
 /* Returns false for a candidate that splits backward into the part for inputs and the part for weights
@@ -576,7 +559,7 @@ const struct placement_kind kind_single = {.placement = PLACE_SINGLE,
                                            .stages_most = 1,
                                            .members_least = 1,
                                            .members_most = 1,
-                                           .supports = single_supports,
+                                           .devices_least = 1,
                                            .settle = chain_settle,
                                            .estimate = chain_estimate,
                                            .emit = pipeline_emit};
@@ -586,7 +569,9 @@ const struct placement_kind kind_pipeline = {.placement = PLACE_PIPELINE,
                                              .stages_most = UINT32_MAX,
                                              .members_least = 1,
                                              .members_most = 1,
-                                             .supports = pipeline_supports,
+                                             .devices_least = 2,
+                                             .takes = "a pipeline takes",
+                                             .supports = halves_supported,
                                              .look = stage_look,
                                              .settle = chain_settle,
                                              .estimate = chain_estimate,
@@ -598,7 +583,9 @@ const struct placement_kind kind_hybrid = {.placement = PLACE_HYBRID,
                                            .stages_most = UINT32_MAX,
                                            .members_least = 2,
                                            .members_most = 255,
-                                           .supports = hybrid_supports,
+                                           .devices_least = 3,
+                                           .takes = "groups of replicas in a pipeline take",
+                                           .supports = halves_supported,
                                            .look = stage_look,
                                            .settle = chain_settle,
                                            .estimate = chain_estimate,

@@ -5,11 +5,6 @@
 
 #include "planner/kind/shards.h"
 
-static bool server_supports(const struct problem *problem, struct err *err)
-{
-    return shards_supports(problem, "a holder and workers take", err);
-}
-
 /* Returns how long a block takes from the holder to all workers and back. Sends overlap, limited by the
  * holder's network card; receives follow each other, because gradients are summed in a fixed order. */
 static struct transfer_rates star(const struct shards *s)
@@ -77,7 +72,8 @@ const struct placement_kind kind_server = {.placement = PLACE_SERVER,
                                            .stages_most = 1,
                                            .members_least = 2,
                                            .members_most = SHARDS_MEMBERS_MAX,
-                                           .supports = server_supports,
+                                           .devices_least = 2,
+                                           .takes = "a holder and workers take",
                                            .settle = server_settle,
                                            .estimate = server_estimate,
                                            .emit = layered_emit,

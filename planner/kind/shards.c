@@ -18,16 +18,6 @@ struct row_choice { /* a way to work on a number of rows; only its seconds diffe
                          depends on the largest micro-batch only */
 };
 
-bool shards_supports(const struct problem *problem, const char *who, struct err *err)
-{
-    uint32_t asked = problem->workload->stages, usable = problem_usable_count(problem);
-    if (asked > 1)
-        err_set(err, ERR_INVALID, "placement.stages is %u, and this has one stage", asked);
-    else if (usable < 2)
-        err_set(err, ERR_NOFIT, "%s 2 devices at least; %u can be used", who, usable);
-    return asked <= 1 && usable >= 2;
-}
-
 /* --- seconds of a step for one member --- */
 
 static void overlap_add(struct shards *s, int computes, bool backward, double gathered, double reduced)

@@ -51,10 +51,6 @@ struct shards {
     struct split_option *options, *chosen;
 };
 
-/* Can the workload be trained in one stage of two or more members? Otherwise an error whose message begins
- * with `who` ("replicas take"). */
-bool shards_supports(const struct problem *problem, const char *who, struct err *err);
-
 /* Prepares *s for a candidate whose devices and gathered_layers are set; gathered_layers is lowered to the
  * model's layers. ERR_NOMEM; shards_fini is needed then, too. */
 int shards_init(struct shards *s, struct workbench *bench, struct candidate *candidate);

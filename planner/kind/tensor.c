@@ -558,15 +558,10 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
 
 static bool tensor_supports(const struct problem *p, struct err *err)
 {
-    uint32_t usable = problem_usable_count(p);
     const char *lacks = tensor_lacks(p);
     if (lacks)
         err_set(err, ERR_UNSUPPORTED, "%s", lacks);
-    else if (usable < 2)
-        err_set(err, ERR_NOFIT, "cut matrices take 2 devices at least; %u can be used", usable);
-    else
-        return true;
-    return false;
+    return !lacks;
 }
 
 /* Returns the number of micro-batches in turns, derived from the buffers between attention and FFN. */
@@ -622,6 +617,8 @@ const struct placement_kind kind_tensor = {.placement = PLACE_TENSOR,
                                            .stages_most = UINT32_MAX,
                                            .members_least = 1,
                                            .members_most = GROUP_MAX,
+                                           .devices_least = 2,
+                                           .takes = "cut matrices take",
                                            .supports = tensor_supports,
                                            .look = stage_look,
                                            .settle = tensor_settle,

@@ -131,7 +131,7 @@ static int seeds_run(struct search *s)
         struct err why = {0};
         if (wanted != -1 && wanted != k)
             continue;
-        if (!kinds[k]->supports(s->problem, &why)) {
+        if (!kind_supports(kinds[k], s->problem, &why)) {
             if (wanted != k || why.code == ERR_NOFIT)
                 continue;
             *s->err = why;

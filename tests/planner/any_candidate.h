@@ -97,7 +97,7 @@ static inline bool any_candidate(const struct problem *p, const struct placement
     struct workbench bench;
     struct candidate trial = {0};
     bool found = false;
-    if (!kind->supports(p, &err))
+    if (!kind_supports(kind, p, &err))
         return false;
     workbench_init(&bench, p, &err);
     for (uint32_t tries = 0; tries < 24 && !found; tries++) {

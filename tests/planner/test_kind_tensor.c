@@ -445,7 +445,7 @@ static void what_is_not_cut_is_refused_by_name(void **state)
         struct made m;
         struct err err = {0};
         made_init(&m, 1, 2, 5e9, 400 * MIB, 1);
-        assert_true(kind_tensor.supports(&m.problem, &err));
+        assert_true(kind_supports(&kind_tensor, &m.problem, &err));
         problem_fini(&m.problem);
         m.workload.moments8 = wrong[i].moments8;
         m.workload.boundary = wrong[i].boundary ? PLAN_BF16 : PLAN_F32;
@@ -458,7 +458,7 @@ static void what_is_not_cut_is_refused_by_name(void **state)
         m.config.experts_active = m.config.experts ? 2 : 0;
         m.config.expert_ffn = m.config.experts ? 64 : 0;
         assert_int_equal(problem_init(&m.problem, &m.workload, m.cluster, &err), 0);
-        assert_false(kind_tensor.supports(&m.problem, &err));
+        assert_false(kind_supports(&kind_tensor, &m.problem, &err));
         if (!strstr(err.text, wrong[i].says))
             fail_msg("\"%s\", not \"%s\"", err.text, wrong[i].says);
         made_fini(&m);
