@@ -284,13 +284,15 @@ void plan_group_tree(const struct plan_group *group, uint32_t position, int32_t 
     }
 }
 
-static bool kind_is_scalar(const struct plan_rank *rank, int32_t slot)
+bool slot_holds_scalars(int kind)
 {
-    if (slot < 0 || (uint32_t)slot >= rank->slot_count)
-        return false;
-    uint8_t kind = rank->slots[slot].kind;
     return kind == SLOT_STEP_SCALARS || kind == SLOT_NORM_SCALAR || kind == SLOT_BARRIER ||
            kind == SLOT_TOKEN;
+}
+
+static bool kind_is_scalar(const struct plan_rank *rank, int32_t slot)
+{
+    return slot >= 0 && (uint32_t)slot < rank->slot_count && slot_holds_scalars(rank->slots[slot].kind);
 }
 
 static void group_peers(const struct plan *plan, uint32_t rank, const struct instr *instr, bool *peers)

@@ -437,6 +437,9 @@ void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_ro
 uint32_t slot_instance(const struct plan_slot *slot, int32_t micro_batch, int32_t block_begin);
 /* Returns the bytes of one instance for a micro-batch of that many tokens and rows, at most bytes_bound. */
 uint64_t slot_bytes(const struct plan_slot *slot, uint64_t tokens, uint64_t rows);
+/* True for slots (enum slot_kind) of a few numbers, which collectives pass over a tree and not round a ring.
+ */
+bool slot_holds_scalars(int kind);
 
 /* Returns the queue of an instruction as one number below plan_queue_count(): 0 is the compute queue, 2 +
  * 2·peer the sends to a peer, 3 + 2·peer the receives from it, 2 + 2·ranks + group a group's queue. Number 1

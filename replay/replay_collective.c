@@ -15,12 +15,6 @@ struct meeting {
     double bytes;
 };
 
-static bool is_small(const struct plan_slot *slot)
-{
-    return slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR || slot->kind == SLOT_TOKEN ||
-           slot->kind == SLOT_BARRIER;
-}
-
 enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
@@ -143,7 +137,7 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     const struct plan_rank *rank = &g->plan->ranks[g->rank_of[g->members[m.first]]];
     int32_t slot = m.instr->slot_in >= 0 ? m.instr->slot_in : m.instr->slot_out;
     m.bytes = slot >= 0 ? (double)rank->slots[slot].bytes_bound : 0;
-    m.tree = m.instr->op == INSTR_ALL_REDUCE && slot >= 0 && is_small(&rank->slots[slot]);
+    m.tree = m.instr->op == INSTR_ALL_REDUCE && slot >= 0 && slot_holds_scalars(rank->slots[slot].kind);
     uint32_t centre =
         member_of(&m, m.instr->op == INSTR_ALL_REDUCE || m.instr->peer < 0 ? m.group->ranks[0]
                                                                            : (uint32_t)m.instr->peer);

@@ -8,7 +8,6 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
-#include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/simulate/simulate.h"
 
@@ -184,26 +183,15 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     }
 }
 
-/* Finds the largest latency and the lowest rate between neighbours in a group's order. */
-static void group_links(const struct price *price, const struct plan_group *group, struct price_group *links)
+/* Returns the figures of a group's ring, which are found on first use. */
+static const struct ring_figures *group_ring(struct price *price, const struct plan_group *group)
 {
-    uint32_t n = group->rank_count;
-    *links = (struct price_group){.latency_s = 0, .bytes_per_s = INFINITY, .known = true};
-    for (uint32_t i = 0; i < n && n > 1; i++) {
-        double latency, rate = ring_hop(price->problem->cluster, group->ranks, price->device, n, i, &latency);
-        links->latency_s = fmax(links->latency_s, latency);
-        links->bytes_per_s = fmin(links->bytes_per_s, rate);
-        double mine = group->shares ? group->shares[i] : 1.0 / n;
-        double next = group->shares ? group->shares[(i + 1) % n] : 1.0 / n;
-        links->gather_s = fmax(links->gather_s, (1 - next) / rate);
-        links->scatter_s = fmax(links->scatter_s, (1 - mine) / rate);
-    }
-}
-
-static bool holds_scalars(const struct plan_slot *slot)
-{
-    return slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR || slot->kind == SLOT_BARRIER ||
-           slot->kind == SLOT_TOKEN;
+    struct price_group *own = &price->groups[group - price->plan->groups];
+    if (!own->known)
+        own->ring = ring_figures(price->problem->cluster, group->ranks, price->device, group->shares,
+                                 group->rank_count);
+    own->known = true;
+    return &own->ring;
 }
 
 /* Returns the seconds that scalars travel from this member up the group's tree to the root and back. */
@@ -211,19 +199,18 @@ static double lead_seconds(void *context, const struct plan_group *group, uint32
                            const struct instr *x)
 {
     struct price *price = context;
-    struct price_group *links = &price->groups[group - price->plan->groups];
     const struct plan_slot *slot =
         &price->plan->ranks[rank].slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
-    if (group->rank_count < 2 || price->free_links || x->op != INSTR_ALL_REDUCE || !holds_scalars(slot))
+    if (group->rank_count < 2 || price->free_links || x->op != INSTR_ALL_REDUCE ||
+        !slot_holds_scalars(slot->kind))
         return 0;
-    if (!links->known)
-        group_links(price, group, links);
+    const struct ring_figures *ring = group_ring(price, group);
     bool all = rank < group->rank_count && group->ranks[rank] == rank; /* the group contains all ranks */
     int position = all ? (int)rank : plan_group_position(group, rank);
     /* The hops to the root are the position's depth in plan_group_tree: 0 for the root, 1 for positions 1 and
      * 2, 2 for positions 3 to 6, …. */
     double hops = floor(log2(position + 1.0));
-    return 2 * hops * (links->latency_s + (double)slot->bytes_bound / links->bytes_per_s);
+    return 2 * hops * (ring->latency_s + (double)slot->bytes_bound / ring->bytes_per_s);
 }
 
 static double collective_seconds(void *context, const struct plan_group *group, uint32_t rank,
@@ -235,15 +222,13 @@ static double collective_seconds(void *context, const struct plan_group *group, 
         return 0;
     if (x->op == INSTR_DISPATCH || x->op == INSTR_COMBINE)
         return price->expert ? expert_group_seconds(price->expert, x, price->step) : 0;
-    struct price_group *links = &price->groups[group - price->plan->groups];
-    if (!links->known)
-        group_links(price, group, links);
-    double latency = links->latency_s, rate = links->bytes_per_s;
+    const struct ring_figures *ring = group_ring(price, group);
+    double latency = ring->latency_s, rate = ring->bytes_per_s;
     const struct plan_rank *r = &price->plan->ranks[rank];
     const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
     double blocks = blocks_bytes(price->problem, price->plan, x);
     if (blocks >= 0)
-        return blocks * (x->op == INSTR_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
+        return blocks * (x->op == INSTR_ALL_GATHER ? ring->gather_s : ring->scatter_s) + (n - 1) * latency;
     double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
     if (x->op == INSTR_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
         !r->tensor.column_end && !price->expert)
@@ -255,16 +240,16 @@ static double collective_seconds(void *context, const struct plan_group *group, 
             return 0;
         bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
     }
-    if (holds_scalars(slot)) /* the time of an ALL_REDUCE of scalars is in lead_seconds */
+    if (slot_holds_scalars(slot->kind)) /* the time of an ALL_REDUCE of scalars is in lead_seconds */
         return x->op == INSTR_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
     if (slot->kind == SLOT_PARTIAL && x->op == INSTR_ALL_REDUCE)
-        return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
+        return tensor_sum_seconds(ring, group->rank_count, bytes);
     if (slot->kind == SLOT_PARTIAL)
-        return tensor_broadcast_seconds(group->rank_count, bytes, latency, rate);
+        return tensor_broadcast_seconds(ring, group->rank_count, bytes);
     if (x->op == INSTR_BROADCAST) /* all bytes pass every link of a chain, in pieces */
         return bytes / rate + (n - 1) * latency;
-    double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one pass round a ring */
-    return x->op == INSTR_ALL_REDUCE ? 2 * share : share;
+    double pass = ring_pass_seconds(ring, group->rank_count, bytes);
+    return x->op == INSTR_ALL_REDUCE ? 2 * pass : pass;
 }
 
 struct sim_costs price_costs(struct price *price)

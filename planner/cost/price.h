@@ -4,16 +4,14 @@
 #define MOTLEY_PLANNER_COST_PRICE_H
 
 #include "planner/cost/problem.h"
+#include "planner/cost/ring.h"
 #include "planner/simulate/simulate.h"
 
 struct expert_price;
 
-struct price_group { /* the slowest link of a group's ring */
+struct price_group {
     bool known;
-    double latency_s, bytes_per_s;
-    /* Seconds per byte to gather from the group's shards, or to scatter to them. Every link of the ring
-     * passes all shards but one (docs/PLANNER.md, Time). */
-    double gather_s, scatter_s;
+    struct ring_figures ring;
 };
 
 struct price_again { /* cached cost of an instruction; successive micro-batches are mostly equal */

@@ -34,15 +34,25 @@ double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint3
     return rate;
 }
 
-double ring_slowest(const struct cluster *cluster, const uint32_t *ring, uint32_t count, double *latency_s)
+struct ring_figures ring_figures(const struct cluster *cluster, const uint32_t *ring, const uint32_t *device,
+                                 const double *shares, uint32_t count)
 {
-    double slowest = INFINITY, latency;
-    *latency_s = 0;
+    struct ring_figures f = {.bytes_per_s = INFINITY};
     for (uint32_t i = 0; i < count && count > 1; i++) {
-        slowest = fmin(slowest, ring_hop(cluster, ring, NULL, count, i, &latency));
-        *latency_s = fmax(*latency_s, latency);
+        double latency, rate = ring_hop(cluster, ring, device, count, i, &latency);
+        double mine = shares ? shares[i] : 1.0 / count, next = shares ? shares[(i + 1) % count] : 1.0 / count;
+        f.latency_s = fmax(f.latency_s, latency);
+        f.bytes_per_s = fmin(f.bytes_per_s, rate);
+        f.gather_s = fmax(f.gather_s, (1 - next) / rate);
+        f.scatter_s = fmax(f.scatter_s, (1 - mine) / rate);
     }
-    return slowest;
+    return f;
+}
+
+double ring_pass_seconds(const struct ring_figures *ring, uint32_t members, double bytes)
+{
+    double n = members;
+    return (n - 1) / n * bytes / ring->bytes_per_s + (n - 1) * ring->latency_s;
 }
 
 void ring_rates(const struct cluster *cluster, const uint32_t *ring, uint32_t count, double *in, double *out,

@@ -99,18 +99,17 @@ double tensor_instr_seconds(const struct problem *p, uint32_t device, const stru
     return seconds;
 }
 
-double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s)
+double tensor_sum_seconds(const struct ring_figures *ring, uint32_t members, double bytes)
 {
-    double n = members;
     if (members < 2)
         return 0;
-    return members == 2 ? bytes / bytes_per_s + latency_s
-                        : 2 * (n - 1) / n * bytes / bytes_per_s + 2 * (n - 1) * latency_s;
+    return members == 2 ? bytes / ring->bytes_per_s + ring->latency_s
+                        : 2 * ring_pass_seconds(ring, members, bytes);
 }
 
-double tensor_broadcast_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s)
+double tensor_broadcast_seconds(const struct ring_figures *ring, uint32_t members, double bytes)
 {
-    return members < 2 ? 0 : (members - 1) * bytes / bytes_per_s + latency_s;
+    return members < 2 ? 0 : (members - 1) * bytes / ring->bytes_per_s + ring->latency_s;
 }
 
 double tensor_token_bytes(const struct problem *p)

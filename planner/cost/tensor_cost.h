@@ -10,6 +10,7 @@
 
 #include "planner/cost/memory.h"
 #include "planner/cost/problem.h"
+#include "planner/cost/ring.h"
 #include "planner/cost/tensor_parts.h"
 #include "program/program.h"
 
@@ -53,8 +54,8 @@ double tensor_token_bytes(const struct problem *problem);
 /* Return the seconds of an all-reduce of `bytes` over a group (two members exchange whole tensors, more use a
  * ring; docs/PLANNER.md, Time), and of sending a tensor from the first member to the others, one after
  * another. */
-double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
-double tensor_broadcast_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
+double tensor_sum_seconds(const struct ring_figures *ring, uint32_t members, double bytes);
+double tensor_broadcast_seconds(const struct ring_figures *ring, uint32_t members, double bytes);
 
 /* The part of a stage of blocks [begin, end) that one member keeps. */
 struct tensor_member {

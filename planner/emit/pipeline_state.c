@@ -464,26 +464,6 @@ void state_reduce(const struct pipeline_emitter *c, struct program_builder *b, u
 
 /* --- seconds of the exchanges --- */
 
-/* A ring of devices with their shares of what is gathered: seconds per byte of a gather, of a scatter and
- * of the ring's slowest link, and the largest latency. */
-struct ring_cost {
-    double gather_s, scatter_s, byte_s, latency_s;
-};
-
-static struct ring_cost ring_cost(const struct problem *p, const uint32_t *devices, const double *shares,
-                                  uint32_t count)
-{
-    struct ring_cost ring = {0};
-    for (uint32_t i = 0; i < count && count > 1; i++) {
-        double latency, rate = ring_hop(p->cluster, devices, NULL, count, i, &latency);
-        ring.latency_s = fmax(ring.latency_s, latency);
-        ring.byte_s = fmax(ring.byte_s, 1 / rate);
-        ring.gather_s = fmax(ring.gather_s, (1 - shares[(i + 1) % count]) / rate);
-        ring.scatter_s = fmax(ring.scatter_s, (1 - shares[i]) / rate);
-    }
-    return ring;
-}
-
 /* Appends a stage's devices and their shares of its state. */
 static void members_add(const struct candidate *candidate, uint32_t s, bool keeps, uint32_t *devices,
                         double *shares, uint32_t *count)
@@ -502,7 +482,7 @@ static void members_add(const struct candidate *candidate, uint32_t s, bool keep
 
 /* Adds the seconds of gathering blocks [begin, end) before a step and scattering their gradients after it,
  * over a ring of `count` devices. */
-static void moves_add(const struct problem *p, const struct ring_cost *ring, uint32_t count, int32_t begin,
+static void moves_add(const struct problem *p, const struct ring_figures *ring, uint32_t count, int32_t begin,
                       int32_t end, struct pipeline_sync *sync)
 {
     double hops = count > 1 ? (count - 1) * ring->latency_s : 0;
@@ -520,17 +500,16 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     double sum_s = 0;
     members_add(candidate, 0, true, devices, shares, &count);
     members_add(candidate, last, false, devices, shares, &count);
-    struct ring_cost ring = ring_cost(p, devices, shares, count);
+    struct ring_figures ring = ring_figures(p->cluster, devices, NULL, shares, count);
     if (replicas) { /* all-reduce of the gradients over all ranks with the table; broadcast of the values from
                        one */
-        sum_s =
-            2 * (count - 1) * ((double)memory_gradient_bytes(p, 0, 1) * ring.byte_s / count + ring.latency_s);
+        sum_s = 2 * ring_pass_seconds(&ring, count, (double)memory_gradient_bytes(p, 0, 1));
         devices += keepers - 1;
         shares += keepers - 1;
         count -= keepers - 1;
         devices[0] = candidate->members[candidate->stages[0].member_first].device;
         shares[0] = 1;
-        ring = ring_cost(p, devices, shares, count);
+        ring = ring_figures(p->cluster, devices, NULL, shares, count);
     }
     double hops = count > 1 ? (count - 1) * ring.latency_s : 0;
     double before_s = ring.gather_s * (double)memory_table_bytes(p) + hops;
@@ -551,7 +530,7 @@ static void stage_sync(const struct problem *p, const struct candidate *candidat
     const struct candidate_stage *stage = &candidate->stages[s];
     uint32_t count = stage->member_count;
     bool shards = !state_whole(p, candidate), apart = state_table_apart(p, candidate);
-    struct ring_cost ring = ring_cost(p, devices, shares, count);
+    struct ring_figures ring = ring_figures(p->cluster, devices, NULL, shares, count);
     *sync = (struct pipeline_sync){0};
     for (uint32_t m = 0; m < count; m++)
         sync->update_s = fmax(sync->update_s, (shards ? shares[m] : 1) *
@@ -563,8 +542,9 @@ static void stage_sync(const struct problem *p, const struct candidate *candidat
         int32_t begin = apart && s == 0 ? 1 : stage->block_begin; /* table_syncs has the table's seconds */
         double bytes = (double)memory_gradient_bytes(p, begin, stage->block_end);
         if (begin < stage->block_end)
-            sync->after_s = 2 * (count - 1) * (bytes * ring.byte_s / count + ring.latency_s);
-        sync->update_s += (ceil(log2(count + 1.0)) - 1) * (ring.latency_s + sizeof(double) * ring.byte_s);
+            sync->after_s = 2 * ring_pass_seconds(&ring, count, bytes);
+        sync->update_s +=
+            (ceil(log2(count + 1.0)) - 1) * (ring.latency_s + sizeof(double) / ring.bytes_per_s);
     }
 }
 
@@ -576,10 +556,10 @@ static void layer_sync(const struct problem *p, const struct candidate *candidat
     const uint32_t devices[] = {candidate->members[stage[0].member_first].device,
                                 candidate->members[stage[1].member_first].device};
     const double shares[] = {1, 1};
-    struct ring_cost ring = ring_cost(p, devices, shares, 2);
+    struct ring_figures ring = ring_figures(p->cluster, devices, NULL, shares, 2);
     double bytes = (double)memory_gradient_bytes(p, stage->block_end, stage->block_end + 1);
     for (uint32_t i = s; i <= s + 1; i++)
-        syncs[i].after_s += 2 * (bytes * ring.byte_s / 2 + ring.latency_s);
+        syncs[i].after_s += 2 * ring_pass_seconds(&ring, 2, bytes);
 }
 
 /* Adds the seconds of all-reducing the clip norm over a tree of all ranks, or (LoRA in groups) of the stages'

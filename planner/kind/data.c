@@ -22,12 +22,12 @@
 
 /* --- the order of members in the ring --- */
 
-static double ring_rate(const struct candidate *c, const struct problem *p, double *latency_s)
+static struct ring_figures ring_of(const struct candidate *c, const struct problem *p)
 {
     uint32_t ring[SHARDS_MEMBERS_MAX];
     for (uint32_t m = 0; m < c->member_count; m++)
         ring[m] = c->members[m].device;
-    return ring_slowest(p->cluster, ring, c->member_count, latency_s);
+    return ring_figures(p->cluster, ring, NULL, NULL, c->member_count);
 }
 
 static void members_swap(struct member *a, struct member *b)
@@ -55,14 +55,14 @@ static void ring_order(const struct problem *p, struct candidate *c)
         for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
              at--)
             members_swap(&x[at - 1], &x[at]);
-    double latency, best = ring_rate(c, p, &latency);
+    double best = ring_of(c, p).bytes_per_s;
     bool better = c->member_count > 3 && c->member_count <= RING_SWAPPED;
     while (better) {
         better = false;
         for (uint32_t i = 1; i < c->member_count; i++) {
             for (uint32_t k = i + 1; k < c->member_count; k++) {
                 members_swap(&x[i], &x[k]);
-                double rate = ring_rate(c, p, &latency);
+                double rate = ring_of(c, p).bytes_per_s;
                 if (rate > best * (1 + PROBLEM_SAME)) {
                     best = rate;
                     better = true;
@@ -78,12 +78,13 @@ static void ring_order(const struct problem *p, struct candidate *c)
 
 static int whole_estimate(struct shards *s)
 {
-    double latency, rate = ring_rate(s->c, s->p, &latency), update = 0, k = s->c->member_count;
+    struct ring_figures ring = ring_of(s->c, s->p);
+    double update = 0;
     for (uint32_t m = 0; m < s->c->member_count; m++)
         update = fmax(update, problem_step_seconds(s->p, s->c->members[m].device, 0, s->p->block_count));
     double adapters = (double)memory_gradient_bytes(s->p, 0, s->p->block_count);
     return shards_estimate(s, &(struct transfer_rates){0},
-                           update + 2 * ((k - 1) / k * adapters / rate + (k - 1) * latency));
+                           update + 2 * ring_pass_seconds(&ring, s->c->member_count, adapters));
 }
 
 struct shard_ring {

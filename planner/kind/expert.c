@@ -235,7 +235,7 @@ static void layer_price(struct expert_facts *f, const struct expert_roles *r, co
  * scalars, and the optimiser. */
 static double outside_seconds(const struct expert_facts *f, const struct expert_roles *r)
 {
-    double step = 0, latency, sum = 0;
+    double step = 0, latency = 0;
     uint32_t devices[SHARDS_MEMBERS_MAX], n = 0;
     for (uint32_t i = 0; i < f->n; i++) {
         const struct cost_device *cost = &f->p->costs[f->devices[i].device];
@@ -248,11 +248,8 @@ static double outside_seconds(const struct expert_facts *f, const struct expert_
         step = fmax(step, update);
         devices[n++] = f->devices[i].device;
     }
-    if (n > 1) {
-        double rate = ring_slowest(f->p->cluster, devices, n, &latency);
-        sum = 2 * (n - 1) * (f->gradient_bytes / n / rate + latency);
-    }
-    latency = 0;
+    struct ring_figures ring = ring_figures(f->p->cluster, devices, NULL, NULL, n);
+    double sum = 2 * ring_pass_seconds(&ring, n, f->gradient_bytes);
     for (uint32_t i = 0; i < f->n; i++)
         latency = fmax(latency, f->links.latency_s[i * f->n + (i + 1) % f->n]);
     return sum + step + 4 * floor(log2(f->n)) * latency;

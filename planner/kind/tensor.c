@@ -10,7 +10,6 @@
 
 #include "planner/cost/fill.h"
 #include "planner/cost/micro.h"
-#include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/tensor.h"
 #include "planner/kind/chain.h"
@@ -77,14 +76,13 @@ static int cut_estimate(const struct tensor_case *t)
         part_need(t, &g, 0, &g.members[0].tensor, false, &need);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
-            tails[s].forward_s =
-                2 * (g.count - 1) * ((double)need.shared_gradients / g.count / g.bytes_per_s + g.latency_s);
+            tails[s].forward_s = 2 * ring_pass_seconds(&g.ring, g.count, (double)need.shared_gradients);
         for (uint32_t i = 0; i < g.count; i++) {
             struct tensor_member m = member_of(t, &g, i, &g.members[i].tensor);
             step_s = fmax(step_s, tensor_step_seconds(t->p, g.members[i].device, &g.share[i], m.block_begin,
                                                       m.block_end));
         }
-        latency = fmax(latency, g.latency_s);
+        latency = fmax(latency, g.ring.latency_s);
         if (s + 1 < t->c->stage_count) {
             double busy, whole = link_seconds(t, s, &busy);
             latency = fmax(latency, whole - busy);

@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "planner/cost/micro.h"
-#include "planner/cost/ring.h"
 
 #define LAYERS_SEEN 4u /* layers simulated; each further one takes as long as the last */
 
@@ -41,9 +40,9 @@ void tensor_group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
         halves_init(t, g, i);
     }
-    g->bytes_per_s = ring_slowest(t->p->cluster, devices, g->count, &g->latency_s);
-    g->sum_s = tensor_sum_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
-    g->broadcast_s = tensor_broadcast_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
+    g->ring = ring_figures(t->p->cluster, devices, NULL, NULL, g->count);
+    g->sum_s = tensor_sum_seconds(&g->ring, g->count, bytes);
+    g->broadcast_s = tensor_broadcast_seconds(&g->ring, g->count, bytes);
 }
 
 /* Returns the seconds of a block of a class on a member that has its whole matrices: forward or backward. */

@@ -32,7 +32,8 @@ struct tensor_group {
     uint32_t count, layers, s;
     int32_t layer; /* the group's first layer; only if layers > 0 */
     bool embedding, head;
-    double latency_s, bytes_per_s, sum_s, broadcast_s;
+    struct ring_figures ring;
+    double sum_s, broadcast_s; /* of a micro-batch's boundary tensor */
 };
 
 /* Attention, FFN, embedding, head. */

@@ -30,9 +30,7 @@ static bool moves_tensors(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
     int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out;
-    int kind = g->plan->ranks[g->rank_of[n]].slots[slot].kind;
-    return kind != SLOT_STEP_SCALARS && kind != SLOT_NORM_SCALAR && kind != SLOT_BARRIER &&
-           kind != SLOT_TOKEN;
+    return !slot_holds_scalars(g->plan->ranks[g->rank_of[n]].slots[slot].kind);
 }
 
 /* Counts the pairs of ranks of a DISPATCH or COMBINE, which is no ring: every member with data to send sends

@@ -183,9 +183,9 @@ static inline double group_lower(const struct oracle *o, const struct candidate_
     for (uint32_t t = 0; t < p->step_count; t++) {
         for (uint32_t k = 0; k < o->micro_batches; k++) {
             struct cost_load load = tensor_load(o, t, k);
-            double sum = load.rows > 0 ? tensor_sum_seconds(n, floor(tensor_token_bytes(p) * load.tokens),
-                                                            latency, rate)
-                                       : 0;
+            const struct ring_figures ring = {.latency_s = latency, .bytes_per_s = rate};
+            double sum =
+                load.rows > 0 ? tensor_sum_seconds(&ring, n, floor(tensor_token_bytes(p) * load.tokens)) : 0;
             for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
                 bool layer = b > 0 && b + 1 < p->block_count;
                 for (int half = 0; half < (layer ? 2 : 1); half++) {

@@ -270,10 +270,17 @@ static void a_group_is_faster_on_fast_links_and_slower_than_a_device_on_slow_one
 static void two_exchange_and_more_go_round_a_ring(void **state)
 {
     (void)state;
-    assert_true(fabs(tensor_sum_seconds(4, 1e6, 1e-6, 1e9) - (1.5e-3 + 6e-6)) < 1e-12);
-    assert_true(fabs(tensor_sum_seconds(2, 1e6, 1e-3, 1e9) - (1e-3 + 1e-3)) < 1e-12);
-    assert_true(fabs(tensor_broadcast_seconds(3, 1e6, 1e-3, 1e9) - (2e-3 + 1e-3)) < 1e-12);
-    assert_true(tensor_sum_seconds(1, 1e6, 1e-3, 1e9) == 0);
+    assert_true(
+        fabs(tensor_sum_seconds(&(struct ring_figures){.latency_s = 1e-6, .bytes_per_s = 1e9}, 4, 1e6) -
+             (1.5e-3 + 6e-6)) < 1e-12);
+    assert_true(
+        fabs(tensor_sum_seconds(&(struct ring_figures){.latency_s = 1e-3, .bytes_per_s = 1e9}, 2, 1e6) -
+             (1e-3 + 1e-3)) < 1e-12);
+    assert_true(
+        fabs(tensor_broadcast_seconds(&(struct ring_figures){.latency_s = 1e-3, .bytes_per_s = 1e9}, 3, 1e6) -
+             (2e-3 + 1e-3)) < 1e-12);
+    assert_true(tensor_sum_seconds(&(struct ring_figures){.latency_s = 1e-3, .bytes_per_s = 1e9}, 1, 1e6) ==
+                0);
 }
 
 /* A group of one member computes the same as one device, and the halves of a block add up to the block. */
@@ -334,14 +341,13 @@ static void a_ring_has_the_rate_of_both_ways(void **state)
     struct made m;
     struct err err = {0};
     const uint32_t ring[] = {0, 1};
-    double latency;
     made_init(&m, 2, 1, 5e9, 400 * MIB, 0);
     json_t *link = json_pack("{s:s, s:s, s:f, s:f, s:f}", "from", "n0", "to", "n1", "latency_s", 1e-4,
                              "bytes_per_s", 4e8, "duplex_bytes_per_s", 2.5e8);
     assert_int_equal(cluster_add_link(m.cluster, link, &err), 0);
     json_decref(link);
     assert_true(cluster_link(m.cluster, 0, 1).bytes_per_s == 4e8);
-    assert_true(ring_slowest(m.cluster, ring, 2, &latency) == 2.5e8);
+    assert_true(ring_figures(m.cluster, ring, NULL, NULL, 2).bytes_per_s == 2.5e8);
     made_fini(&m);
 }
 
