@@ -188,9 +188,9 @@ static int groups_fill(struct expert_plan *c)
         struct plan_group *group = &c->plan->groups[g];
         if (g == EXPERT_GROUP_ALL)
             continue;
-        group->ranks = calloc(c->candidate->member_count, sizeof(*group->ranks));
-        if (!group->ranks)
-            return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+        if (plan_group_fill(group, 0, c->candidate->member_count, c->err) < 0)
+            return -1;
+        group->rank_count = 0;
         for (uint32_t m = 0; m < c->candidate->member_count; m++) {
             const struct member *x = &c->candidate->members[m];
             if (g < EXPERT_GROUP_ATTENTION || (g == EXPERT_GROUP_ATTENTION && x->rows) ||
@@ -271,9 +271,5 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
     expert_split_fini(&c.split);
     expert_model_fini(&c.model);
     arena_fini(&c.arena);
-    if (result < 0) {
-        plan_destroy(c.plan);
-        return NULL;
-    }
-    return c.plan;
+    return plan_emitted(c.plan, result);
 }

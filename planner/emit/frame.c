@@ -60,16 +60,35 @@ int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot)
     return (int32_t)rank->slot_count++;
 }
 
-int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
-                             uint64_t bytes)
+int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes)
 {
-    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
-                                                    .place = (uint8_t)place,
-                                                    .lifetime = (uint8_t)lifetime,
-                                                    .purpose = (uint8_t)purpose,
-                                                    .block_begin = rank->block_begin,
-                                                    .block_end = rank->block_end,
-                                                    .bytes_fixed = bytes});
+    return plan_rank_slot(
+        rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                  .place = lifetime == SLOT_FOR_STEP ? SLOT_ON_HOST : SLOT_ON_DEVICE,
+                                  .lifetime = (uint8_t)lifetime,
+                                  .purpose = (uint8_t)purpose,
+                                  .block_begin = rank->block_begin,
+                                  .block_end = rank->block_end,
+                                  .bytes_fixed = bytes});
+}
+
+int plan_group_fill(struct plan_group *group, uint32_t first, uint32_t count, struct err *err)
+{
+    group->ranks = calloc(count, sizeof(*group->ranks));
+    if (!group->ranks)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    group->rank_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        group->ranks[i] = first + i;
+    return 0;
+}
+
+struct plan *plan_emitted(struct plan *plan, int result)
+{
+    if (result == 0)
+        return plan;
+    plan_destroy(plan);
+    return NULL;
 }
 
 int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct err *err)

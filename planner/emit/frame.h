@@ -20,9 +20,13 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
  * bytes_bound equal to bytes_fixed, bytes_total for the whole ring at its bound. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
 /* Appends a slot of one buffer of `bytes` bytes, which covers all of the rank's blocks and whose size does
- * not depend on rows or tokens. Returns what plan_rank_slot returns. */
-int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
-                             uint64_t bytes);
+ * not depend on rows or tokens: on the host if it lives for a step, else on the device. Returns what
+ * plan_rank_slot returns. */
+int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes);
+/* Makes a group of `count` ranks, from rank `first` on. ERR_NOMEM. */
+int plan_group_fill(struct plan_group *group, uint32_t first, uint32_t count, struct err *err);
+/* Returns an emitted plan, or NULL after its release if `result` is below 0. */
+struct plan *plan_emitted(struct plan *plan, int result);
 
 /* Ends a sampling program: rank `chooser` chooses the token and sends it to the others. */
 void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t chooser, int32_t token_slot,

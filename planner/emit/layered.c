@@ -57,14 +57,10 @@ struct layered_buffers layered_buffers(const struct problem *p, bool server, uin
     return b;
 }
 
-static enum memory_outside shared_area(const struct problem *p)
-{
-    return p->workload->method == METHOD_FULL ? OUTSIDE_TRAINED : OUTSIDE_FROZEN;
-}
-
 double layered_state_bytes(const struct problem *p)
 {
-    return memory_shared_bytes(p, shared_area(p), 0, p->block_count);
+    enum memory_outside area = p->workload->method == METHOD_FULL ? OUTSIDE_TRAINED : OUTSIDE_FROZEN;
+    return memory_shared_bytes(p, area, 0, p->block_count);
 }
 
 uint64_t layered_state_slack(const struct problem *p)
@@ -242,14 +238,14 @@ static void places_fill(struct layered *c, struct plan_rank *rank)
     struct layered_slots *s = &c->slots;
     if (!c->at_once)
         s->gathered[PLACE_LAYERS] = layers_slot(c, rank, SLOT_GATHERED, u->layers, u->layer_weights);
-    s->gathered[PLACE_EDGES] = plan_rank_fixed_slot(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS,
-                                                    SLOT_ON_DEVICE, PURPOSE_BUFFERS, u->edge_weights);
+    s->gathered[PLACE_EDGES] =
+        plan_rank_fixed_slot(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, PURPOSE_BUFFERS, u->edge_weights);
     if (!c->full && !c->server)
         return;
     if (!c->at_once)
         s->whole[PLACE_LAYERS] = layers_slot(c, rank, SLOT_GRADIENTS, u->wholes, u->layer_gradients);
-    s->whole[PLACE_EDGES] = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE,
-                                                 PURPOSE_BUFFERS, u->edge_gradients);
+    s->whole[PLACE_EDGES] =
+        plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, PURPOSE_BUFFERS, u->edge_gradients);
 }
 
 static int slots_fill(struct layered *c, const struct memory_need *need)
@@ -273,26 +269,25 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
                                       .block_end = end,
                                       .bytes_fixed = need->saved_bytes,
                                       .bytes_total = need->saved_bytes * (c->at_once ? 1 : c->count)});
-    s->scalars =
-        plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, scalars);
-    s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
-    s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    s->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS, scalars);
+    s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
+    s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
     /* The ranks shard the trained parameters, or with LoRA the frozen base; a server keeps what is trained.
      */
     bool trained = c->full || c->server;
     if (c->role != LAYERED_WORKER) {
-        s->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+        s->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN,
                                          trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, need->kept_values);
         /* gradients of the parameters that this rank updates, which the engine keeps for the whole run */
-        s->gradients = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                                            PURPOSE_ADAPTERS, need->purpose[PURPOSE_ADAPTERS] / 2);
+        s->gradients = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
+                                            need->purpose[PURPOSE_ADAPTERS] / 2);
     }
     if (computing(c) && c->role != LAYERED_HOLDER)
         places_fill(c, rank);
     if (c->problem->workload->sample_tokens) {
-        s->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
-                                        need->cache_bytes);
-        s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
+        s->cache =
+            plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes);
+        s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, 4);
     }
     uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
     uint32_t expected = 3u + (c->role == LAYERED_WORKER ? 0u : 2u) + (computing(c) ? computes : 0) +
@@ -547,12 +542,6 @@ static void save_build(struct layered *c)
     program_add_save(c->b, c->slots.barrier);
 }
 
-static void history_clear(struct layered *c)
-{
-    memset(c->history, 0xff, c->history_size);
-    c->last_reduce = PLAN_NONE;
-}
-
 /* Allocates the arrays that remember the last instructions per block and per rank: three of [blocks + 1] and
  * two of [ranks + 3]. */
 static int history_alloc(struct layered *c)
@@ -583,7 +572,8 @@ static int programs_fill(struct layered *c)
         if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && c->slots.cache < 0)
             continue;
         c->b = &b;
-        history_clear(c);
+        memset(c->history, 0xff, c->history_size); /* PLAN_NONE throughout */
+        c->last_reduce = PLAN_NONE;
         builds[kind](c);
         c->b = NULL;
         if (program_builder_take(&b, &rank->programs[kind], c->err) < 0)
@@ -622,18 +612,18 @@ static int rank_emit(struct layered *c, uint32_t r, bool programs)
     return 0;
 }
 
-static int group_of(struct plan_group *group, uint32_t count, const struct member *members, struct err *err)
+/* Makes group 1: the ranks that shard the state, with their shares, or the parameter server alone. */
+static int state_group(struct layered *c)
 {
-    group->rank_count = count;
-    group->ranks = calloc(count, sizeof(*group->ranks));
-    group->shares = members ? calloc(count, sizeof(*group->shares)) : NULL;
-    if (!group->ranks || (members && !group->shares))
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t i = 0; i < count; i++) {
-        group->ranks[i] = i;
-        if (members)
-            group->shares[i] = members[i].state_share;
-    }
+    struct plan_group *group = &c->plan->groups[1];
+    uint32_t count = c->server ? 1 : c->candidate->member_count;
+    if (plan_group_fill(group, 0, count, c->err) < 0)
+        return -1;
+    group->shares = c->server ? NULL : calloc(count, sizeof(*group->shares));
+    if (!c->server && !group->shares)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < count && !c->server; i++)
+        group->shares[i] = c->candidate->members[i].state_share;
     return 0;
 }
 
@@ -643,12 +633,11 @@ static int adapter_groups(struct layered *c)
     while (!works_for(c, c->counter))
         c->counter++;
     c->adapters_group = computes < c->candidate->member_count ? 3 : 1;
-    if (group_of(&c->plan->groups[2], 1, NULL, c->err) < 0)
+    if (plan_group_fill(&c->plan->groups[2], c->counter, 1, c->err) < 0)
         return -1;
-    c->plan->groups[2].ranks[0] = c->counter;
     if (c->adapters_group == 1)
         return 0;
-    if (group_of(&c->plan->groups[3], computes, NULL, c->err) < 0)
+    if (plan_group_fill(&c->plan->groups[3], 0, computes, c->err) < 0)
         return -1;
     for (uint32_t r = 0; r < c->candidate->member_count; r++)
         if (works_for(c, r))
@@ -680,18 +669,13 @@ struct plan *layered_emit(const struct problem *problem, const struct candidate 
     if (result == 0)
         result = history_alloc(&c);
     if (result == 0)
-        result = group_of(&plan->groups[1], server ? 1 : candidate->member_count,
-                          server ? NULL : candidate->members, err);
+        result = state_group(&c);
     if (result == 0 && !full && !server)
         result = adapter_groups(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
     free(c.history);
-    if (result < 0) {
-        plan_destroy(plan);
-        return NULL;
-    }
-    return plan;
+    return plan_emitted(plan, result);
 }
 
 static uint32_t layers_of(const struct plan *plan)

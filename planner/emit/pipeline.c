@@ -199,12 +199,10 @@ static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uin
     return bytes < kept ? bytes : kept;
 }
 
-/* Adds a slot of `bytes` bytes: on the host if it lives for a step, on the device if it lives for the run. */
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
                         bool *failed)
 {
-    int place = lifetime == SLOT_FOR_STEP ? SLOT_ON_HOST : SLOT_ON_DEVICE;
-    int32_t slot = plan_rank_fixed_slot(rank, kind, lifetime, place, purpose, bytes);
+    int32_t slot = plan_rank_fixed_slot(rank, kind, lifetime, purpose, bytes);
     *failed |= slot < 0;
     return slot;
 }
@@ -498,9 +496,5 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);
     arena_fini(&c.arena);
-    if (result < 0) {
-        plan_destroy(plan);
-        return NULL;
-    }
-    return plan;
+    return plan_emitted(plan, result);
 }

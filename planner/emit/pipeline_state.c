@@ -75,23 +75,11 @@ uint64_t state_rings(const struct problem *p, const struct candidate *candidate,
 
 /* --- groups and shares --- */
 
-static int group_fill(struct plan_group *group, uint32_t first, uint32_t count, uint32_t room,
-                      struct err *err)
-{
-    group->ranks = calloc(room, sizeof(*group->ranks));
-    if (!group->ranks)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    group->rank_count = room;
-    for (uint32_t i = 0; i < count; i++)
-        group->ranks[i] = first + i;
-    return 0;
-}
-
 /* Fills a group with the first `count` members of one stage and all of another. */
 static int ends_fill(struct plan_group *group, const struct candidate_stage *head, uint32_t count,
                      const struct candidate_stage *tail, struct err *err)
 {
-    if (group_fill(group, head->member_first, count, count + tail->member_count, err) < 0)
+    if (plan_group_fill(group, head->member_first, count + tail->member_count, err) < 0)
         return -1;
     for (uint32_t i = 0; i < tail->member_count; i++)
         group->ranks[count + i] = tail->member_first + i;
@@ -104,16 +92,15 @@ int state_groups(struct pipeline_emitter *c)
                                  *tail = &stages[c->stages - 1];
     struct plan_group *groups = c->plan->groups;
     for (uint32_t s = 0; s < c->groups && c->grouped; s++)
-        if (group_fill(&groups[1 + s], stages[s].member_first, stages[s].member_count, stages[s].member_count,
-                       c->err) < 0)
+        if (plan_group_fill(&groups[1 + s], stages[s].member_first, stages[s].member_count, c->err) < 0)
             return -1;
-    if (c->grouped && group_fill(&groups[1 + c->groups], 0, 0, c->groups, c->err) < 0)
+    if (c->grouped && plan_group_fill(&groups[1 + c->groups], 0, c->groups, c->err) < 0)
         return -1;
     for (uint32_t s = 0; s < c->groups && c->grouped; s++)
         groups[1 + c->groups].ranks[s] = stages[s].member_first;
     for (uint32_t s = 0; s < c->stages; s++) {
         int32_t group = state_layer_group(c, (int32_t)s);
-        if (group >= 0 && group_fill(&groups[group], stages[s].member_first, 2, 2, c->err) < 0)
+        if (group >= 0 && plan_group_fill(&groups[group], stages[s].member_first, 2, c->err) < 0)
             return -1;
     }
     if (c->table_group < 0)
@@ -202,8 +189,7 @@ int state_share_out(struct pipeline_emitter *c, uint32_t s, const double *room)
 
 static int32_t place_add(struct plan_rank *rank, int kind, const struct state_exchange *x, uint64_t bytes)
 {
-    int32_t slot =
-        plan_rank_fixed_slot(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, bytes);
+    int32_t slot = plan_rank_fixed_slot(rank, kind, SLOT_FOR_INSTRUCTIONS, PURPOSE_BUFFERS, bytes);
     if (slot >= 0) {
         rank->slots[slot].block_begin = x->begin;
         rank->slots[slot].block_end = x->end;
@@ -229,8 +215,7 @@ static int rings_add(struct pipeline_emitter *c, struct plan_rank *rank, uint64_
     state_rings(c->problem, c->candidate, (uint32_t)rank->stage, c->rings);
     c->base = c->values;
     if (!c->shards)
-        c->base = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_WEIGHTS,
-                                       frozen_bytes);
+        c->base = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, PURPOSE_WEIGHTS, frozen_bytes);
     for (int i = 0; i < RINGS; i++) {
         struct state_ring *ring = &c->rings[i];
         struct plan_slot slot = {.kind = SLOT_GATHERED,
@@ -265,7 +250,7 @@ int state_slots(struct pipeline_emitter *c, uint32_t r, const struct memory_need
         return rank_gathers(c, r) ? rings_add(c, rank, need->kept_values) : 0;
     uint64_t steps_with = rank->slots[c->gradients].bytes_bound;
     int failed = 0;
-    c->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS,
+    c->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
                                      kept > steps_with ? kept - steps_with : 0);
     rank->owns_tied = apart && first;
     rank->copies_tied = apart && last;

@@ -141,17 +141,14 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
     saved_slots(rank, &blocks, live, need->live_bytes, slots);
     if (!blocks.alone && need->shared_gradients > 0)
         slots->shared = shared_slot(rank, &blocks, need->shared_gradients);
-    slots->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST,
-                                          PURPOSE_BUFFERS, sizeof(struct plan_step_scalars));
-    slots->norm =
-        plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
-    slots->barrier =
-        plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    slots->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS,
+                                          sizeof(struct plan_step_scalars));
+    slots->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
+    slots->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
     if (samples) {
-        slots->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                                            PURPOSE_BUFFERS, need->need.cache_bytes);
-        slots->token =
-            plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
+        slots->cache =
+            plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->need.cache_bytes);
+        slots->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, 4);
     }
     const int32_t *made = (const int32_t *)slots;
     uint32_t expected = 0;
@@ -211,21 +208,6 @@ static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool program
     return programs ? tensor_programs(t, s, r, &slots) : 0;
 }
 
-static int groups_fill(struct tensor_plan *t)
-{
-    for (uint32_t s = 0; s < t->candidate->stage_count; s++) {
-        const struct candidate_stage *stage = &t->candidate->stages[s];
-        struct plan_group *group = &t->plan->groups[1 + s];
-        group->ranks = calloc(stage->member_count, sizeof(*group->ranks));
-        if (!group->ranks)
-            return err_set(t->err, ERR_NOMEM, "planner: out of memory");
-        group->rank_count = stage->member_count;
-        for (uint32_t m = 0; m < stage->member_count; m++)
-            group->ranks[m] = stage->member_first + m;
-    }
-    return 0;
-}
-
 struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err)
 {
@@ -236,13 +218,12 @@ struct plan *tensor_emit(const struct problem *problem, const struct candidate *
     struct tensor_plan t = {.problem = problem, .candidate = candidate, .plan = plan, .err = err};
     plan_frame_fill(plan, problem, candidate);
     t.together = tensor_together(candidate, plan->micro_batch_count);
-    int result = groups_fill(&t);
-    for (uint32_t s = 0; s < candidate->stage_count && result == 0; s++)
-        for (uint32_t m = 0; m < candidate->stages[s].member_count && result == 0; m++)
-            result = rank_emit(&t, s, candidate->stages[s].member_first + m, programs);
-    if (result < 0) {
-        plan_destroy(plan);
-        return NULL;
+    int result = 0;
+    for (uint32_t s = 0; s < candidate->stage_count && result == 0; s++) {
+        const struct candidate_stage *stage = &candidate->stages[s];
+        result = plan_group_fill(&plan->groups[1 + s], stage->member_first, stage->member_count, err);
+        for (uint32_t m = 0; m < stage->member_count && result == 0; m++)
+            result = rank_emit(&t, s, stage->member_first + m, programs);
     }
-    return plan;
+    return plan_emitted(plan, result);
 }
