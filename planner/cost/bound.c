@@ -12,11 +12,7 @@ static double mean_rows(const struct problem *p)
         if (!p->usable[d])
             continue;
         for (uint32_t rows = 1; rows <= p->workload->batch_rows; rows *= 2) {
-            struct cost_load load = p->mean_row;
-            load.rows *= rows;
-            load.tokens *= rows;
-            load.sum_sq *= rows;
-            load.labelled *= rows;
+            struct cost_load load = problem_mean_rows(p, rows);
             double seconds = (problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &load) +
                               problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &load)) /
                              rows;
@@ -25,12 +21,6 @@ static double mean_rows(const struct problem *p)
         rate += best > 0 ? 1 / best : 0;
     }
     return rate > 0 ? p->mean_step.rows / rate : 0;
-}
-
-static double work_of(const struct cost_curve *curve, const struct cost_load *load)
-{
-    return curve->per_token * load->tokens + curve->per_square * load->sum_sq +
-           curve->per_labelled * load->labelled;
 }
 
 /* Returns the least seconds per unit of work, up to the work of the largest step. A piecewise linear curve
@@ -42,7 +32,7 @@ static double least_rate(const struct problem *p, const struct cost_curve *curve
     double most = 0, least = points[0].work > 0 ? points[0].seconds[way] / points[0].work : 0;
     for (uint32_t s = 0; s < p->step_count; s++) {
         struct cost_load load = problem_load(p, s, 0, p->steps[s].rows);
-        double work = work_of(curve, &load);
+        double work = cost_curve_work(curve, &load);
         if (work > 0)
             least = fmin(least, cost_curve_seconds(curve, way, &load) / work);
         most = fmax(most, work);
@@ -65,7 +55,8 @@ static bool class_seconds(const struct problem *p, uint32_t d, double seconds[CO
         if (curve->count == 0)
             return false;
         for (int way = COST_FORWARD; way <= COST_BACKWARD; way++)
-            seconds[cls] += blocks * least_rate(p, curve, (enum cost_way)way) * work_of(curve, &p->mean_step);
+            seconds[cls] +=
+                blocks * least_rate(p, curve, (enum cost_way)way) * cost_curve_work(curve, &p->mean_step);
     }
     return true;
 }
@@ -110,8 +101,7 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
         struct cost_load load = problem_mean_rows(p, rows);
         double now[WORK_KINDS] = {0}, each = load.tokens * cost->experts_active / cost->experts;
         for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
-            now[WORK_ATTENTION] += cost_part_seconds(cost, COST_PART_ATTENTION, (enum cost_way)way, &load) +
-                                   cost_part_seconds(cost, COST_PART_ROUTER, (enum cost_way)way, &load);
+            now[WORK_ATTENTION] += cost_attention_seconds(cost, (enum cost_way)way, &load);
             now[WORK_EXPERTS] += cost_experts_seconds(cost, (enum cost_way)way, cost->experts, each);
             for (int cls = 0; cls < COST_CLASSES; cls++)
                 if (cls != COST_LAYER_SPARSE && classes[cls])

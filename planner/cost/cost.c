@@ -318,8 +318,7 @@ static int halves_init(struct cost_device *cost, const struct device_profile *pr
 /* Returns the seconds of a layer with experts whose tokens are spread evenly. */
 static double sparse_seconds(const struct cost_device *cost, enum cost_way way, const struct cost_load *load)
 {
-    return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
-           cost_part_seconds(cost, COST_PART_ROUTER, way, load) +
+    return cost_attention_seconds(cost, way, load) +
            cost_experts_seconds(cost, way, cost->experts,
                                 load->tokens * cost->experts_active / cost->experts);
 }
@@ -455,6 +454,12 @@ double cost_part_seconds(const struct cost_device *cost, enum cost_part part, en
                          const struct cost_load *load)
 {
     return cost_curve_seconds(&cost->parts[part], way, load);
+}
+
+double cost_attention_seconds(const struct cost_device *cost, enum cost_way way, const struct cost_load *load)
+{
+    return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
+           cost_part_seconds(cost, COST_PART_ROUTER, way, load);
 }
 
 double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, double count, double tokens)

@@ -51,6 +51,9 @@ double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, e
 /* Returns the seconds of one part; for COST_PART_EXPERT, those of one expert. */
 double cost_part_seconds(const struct cost_device *cost, enum cost_part part, enum cost_way way,
                          const struct cost_load *load);
+/* Returns the seconds of what a layer with experts does beside them: attention and the router. */
+double cost_attention_seconds(const struct cost_device *cost, enum cost_way way,
+                              const struct cost_load *load);
 /* Returns the measured share that attention has of a dense layer's seconds; negative: not measured. */
 double cost_attention_share(const struct cost_device *cost, enum cost_way way, const struct cost_load *load);
 /* Returns the share of the seconds of attention or FFN that does not shrink with a member's share of the

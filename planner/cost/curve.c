@@ -5,7 +5,7 @@
 
 #define ESTIMATED_POINTS 8u /* points of an estimated curve, from one token to 32,768 by factors of 4 */
 
-static double load_work(const struct cost_curve *curve, const struct cost_load *load)
+double cost_curve_work(const struct cost_curve *curve, const struct cost_load *load)
 {
     return curve->per_token * load->tokens + curve->per_square * load->sum_sq +
            curve->per_labelled * load->labelled;
@@ -13,7 +13,7 @@ static double load_work(const struct cost_curve *curve, const struct cost_load *
 
 double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load)
 {
-    double work = load_work(curve, load);
+    double work = cost_curve_work(curve, load);
     const struct cost_point *p = curve->points;
     uint32_t n = curve->count;
     if (load->tokens <= 0 || n == 0)
@@ -146,7 +146,7 @@ int cost_curve_build(struct cost_curve *curve, const struct profile_point *point
     for (uint32_t i = 0; i < count; i++) {
         struct cost_load load = {points[i].rows, points[i].tokens, points[i].sum_sq, points[i].labelled};
         curve->points[i] = (struct cost_point){
-            .work = load_work(curve, &load),
+            .work = cost_curve_work(curve, &load),
             .seconds = {points[i].forward_s, points[i].backward_s, points[i].recompute_s}};
     }
     curve->count = count;

@@ -20,6 +20,12 @@ struct cost_load {
 
 enum cost_way { COST_FORWARD, COST_BACKWARD, COST_RECOMPUTE, COST_WAYS };
 
+/* Returns the seconds of a forward, or of a backward that recomputes or does not. */
+static inline double cost_pass_seconds(const double seconds[COST_WAYS], bool back, bool recompute)
+{
+    return back ? seconds[COST_BACKWARD] + (recompute ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
+}
+
 struct cost_point {
     double work, seconds[COST_WAYS];
 };
@@ -36,6 +42,8 @@ struct cost_curve {
     struct cost_point *points;                  /* sorted by work, strictly rising */
     double per_token, per_square, per_labelled; /* coefficients of a load's work */
 };
+
+double cost_curve_work(const struct cost_curve *curve, const struct cost_load *load);
 
 /* Returns the seconds of a load; 0 for an empty load. */
 double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load);

@@ -114,9 +114,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
     struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
     if (m->count) { /* in data plans a member's micro-batches have a size of their own */
-        const struct cost_load *row = &problem->mean_row;
-        load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
-                                  m->rows * row->labelled};
+        load = problem_mean_rows(problem, m->rows);
         micro_cost_load(&cost, problem, m->device, &load);
     } else {
         micro_cost_init(&cost, problem, m->device, candidate->micro_batch_rows);

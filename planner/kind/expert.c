@@ -77,13 +77,6 @@ struct expert_search {
     double best_s;
 };
 
-static double attention_seconds(const struct cost_device *cost, enum cost_way way,
-                                const struct cost_load *load)
-{
-    return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
-           cost_part_seconds(cost, COST_PART_ROUTER, way, load);
-}
-
 static int experts_bytes(struct expert_search *s, uint32_t count, uint32_t wave, double *bytes)
 {
     struct expert_facts *f = &s->facts;
@@ -151,8 +144,8 @@ static int facts_init(struct expert_facts *f, struct workbench *bench, const str
         device[i] = x->device = c->members[i].device;
         const struct cost_device *cost = &f->p->costs[x->device];
         x->limit = problem_limit(f->p, x->device);
-        x->speed_s =
-            attention_seconds(cost, COST_FORWARD, &load) + attention_seconds(cost, COST_BACKWARD, &load);
+        x->speed_s = cost_attention_seconds(cost, COST_FORWARD, &load) +
+                     cost_attention_seconds(cost, COST_BACKWARD, &load);
         for (int way = 0; way < COST_WAYS; way++)
             x->experts_s[way] = cost_experts_seconds(cost, (enum cost_way)way, f->model.experts,
                                                      load.tokens * f->model.active / f->model.experts);
@@ -190,7 +183,7 @@ static void rows_price(const struct expert_facts *f, uint32_t i, struct expert_r
     const struct cost_device *cost = &f->p->costs[f->devices[i].device];
     struct cost_load load = problem_mean_rows(f->p, r->rows[i]);
     for (int way = 0; way < COST_WAYS; way++) {
-        r->attention_s[i][way] = r->rows[i] ? attention_seconds(cost, (enum cost_way)way, &load) : 0;
+        r->attention_s[i][way] = r->rows[i] ? cost_attention_seconds(cost, (enum cost_way)way, &load) : 0;
         r->dense_s[i][way] = 0;
         for (int cls = 0; cls < COST_CLASSES && r->rows[i]; cls++) {
             uint32_t count = f->p->prefix[f->p->block_count][cls];
@@ -199,11 +192,6 @@ static void rows_price(const struct expert_facts *f, uint32_t i, struct expert_r
                     count * cost_class_seconds(cost, (enum cost_class)cls, (enum cost_way)way, &load);
         }
     }
-}
-
-static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
-{
-    return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
 /* Fills *t with the seconds of a layer in which device i has the share x[i] of the experts. slow: factor on
@@ -219,10 +207,11 @@ static void layer_price(struct expert_facts *f, const struct expert_roles *r, co
         const struct expert_device *y = &f->devices[i];
         double once = x[i] > 0 ? (1 - x[i]) * f->p->costs[y->device].experts_overhead_s : 0;
         for (int back = 0; back < 2; back++) {
-            t->attend[i][back] = pass_of(r->attention_s[i], back, r->again[i]);
-            t->expert[i][back] = slow * x[i] * pass_of(y->experts_s, back, false) + once;
+            t->attend[i][back] = cost_pass_seconds(r->attention_s[i], back, r->again[i]);
+            t->expert[i][back] = slow * x[i] * cost_pass_seconds(y->experts_s, back, false) + once;
         }
-        t->dense[i] = pass_of(r->dense_s[i], false, false) + pass_of(r->dense_s[i], true, r->again[i]);
+        t->dense[i] = cost_pass_seconds(r->dense_s[i], false, false) +
+                      cost_pass_seconds(r->dense_s[i], true, r->again[i]);
         t->attends[i] = r->rows[i] > 0;
         tokens[i] = r->rows[i] ? problem_mean_rows(f->p, r->rows[i]).tokens : 0;
         touched[i] = x[i] > 0 ? expert_touched(f->model.experts, f->model.active, x[i]) : 0;
@@ -473,8 +462,10 @@ static int waves_try(struct expert_search *s, const struct expert_roles *r)
     uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < f->n; i++) {
         const struct expert_device *y = &f->devices[i];
-        base[i] = pass_of(r->attention_s[i], false, false) + pass_of(r->attention_s[i], true, r->again[i]);
-        each[i] = pass_of(y->experts_s, false, false) + pass_of(y->experts_s, true, false);
+        base[i] = cost_pass_seconds(r->attention_s[i], false, false) +
+                  cost_pass_seconds(r->attention_s[i], true, r->again[i]);
+        each[i] =
+            cost_pass_seconds(y->experts_s, false, false) + cost_pass_seconds(y->experts_s, true, false);
         cap[i] = r->role[i] & ROLE_EXPERTS ? 1 : 0;
     }
     double outside = outside_seconds(f, r);

@@ -87,11 +87,8 @@ static double member_seconds(const struct shards *s, const struct micro_cost *co
     for (uint32_t i = 0; i < s->overlap_count; i++) {
         const struct overlap *x = &s->overlaps[i];
         double work = 0;
-        if (x->computes >= 0 && count > 0) {
-            const double *each = cost->seconds[x->computes];
-            work = x->backward ? each[COST_BACKWARD] + (recompute ? each[COST_RECOMPUTE] : 0)
-                               : each[COST_FORWARD];
-        }
+        if (x->computes >= 0 && count > 0)
+            work = cost_pass_seconds(cost->seconds[x->computes], x->backward, recompute);
         seconds += x->times * larger(count * work, moves_seconds(x, moving));
     }
     return seconds;

@@ -49,8 +49,7 @@ void tensor_group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
 double tensor_whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_class cls, bool back,
                             bool again)
 {
-    const double *seconds = g->cost[i].seconds[cls];
-    return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
+    return cost_pass_seconds(g->cost[i].seconds[cls], back, again);
 }
 
 /* Returns the seconds of half a layer, forward or backward, on a member with that share of its heads or
