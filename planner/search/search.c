@@ -342,14 +342,24 @@ static int search_init(struct search *s, const struct problem *problem, const st
                        struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
+    *found = (struct search_found){.chosen = -1, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
+    for (int k = 0; k < PLACE_COUNT; k++)
+        found->best[k].estimate_s = INFINITY;
     s->budget = search_budget(options->evaluations, problem_usable_count(problem));
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
     return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
 }
 
-static void search_fini(struct search *s)
+/* Frees the search and chooses the best of what it found. */
+static void search_end(struct search *s)
 {
+    struct search_found *f = s->found;
+    for (int k = 0; k < PLACE_COUNT; k++)
+        if (f->best[k].estimate_s < INFINITY &&
+            (f->chosen < 0 || f->best[k].estimate_s < f->best[f->chosen].estimate_s))
+            f->chosen = k;
+    memcpy(f->shortage, s->bench.shortage, sizeof(f->shortage));
     for (int k = 0; k < PLACE_COUNT; k++)
         candidate_list_fini(&s->lists[k]);
     workbench_fini(&s->bench);
@@ -370,9 +380,6 @@ int search_run(const struct problem *problem, const struct search_options *optio
                struct search_found *found, struct err *err)
 {
     struct search s;
-    *found = (struct search_found){.chosen = -1, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
-    for (int k = 0; k < PLACE_COUNT; k++)
-        found->best[k].estimate_s = INFINITY;
     int result = search_init(&s, problem, options, found, err);
     if (result == 0)
         result = seeds_run(&s);
@@ -387,12 +394,7 @@ int search_run(const struct problem *problem, const struct search_options *optio
         result = near_best_search(&s, s.budget / limits.simulate_part, simulated_value, placement_search);
     if (result == 0 && options->from)
         result = from_run(&s);
-    memcpy(found->shortage, s.bench.shortage, sizeof(found->shortage));
-    for (int k = 0; k < PLACE_COUNT; k++)
-        if (found->best[k].estimate_s < INFINITY &&
-            (found->chosen < 0 || found->best[k].estimate_s < found->best[found->chosen].estimate_s))
-            found->chosen = k;
-    search_fini(&s);
+    search_end(&s);
     return result;
 }
 
@@ -506,16 +508,13 @@ int search_with(const struct problem *problem, const struct search_options *opti
                 const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
                 struct err *err)
 {
-    struct search_found mine = {
-        .chosen = -1, .steps = found->steps, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
+    struct search_found mine;
     struct search s;
-    double least = INFINITY;
     int result = search_init(&s, problem, options, &mine, err);
     *with = (struct candidate){0};
     *seconds = INFINITY;
+    mine.steps = found->steps;
     s.must_use = device + 1;
-    for (int k = 0; k < PLACE_COUNT; k++)
-        mine.best[k].estimate_s = INFINITY;
     s.budget /= problem->device_count > limits.with_part ? problem->device_count : limits.with_part;
     if (result == 0)
         result = seeds_run(&s);
@@ -528,15 +527,12 @@ int search_with(const struct problem *problem, const struct search_options *opti
         result = finalists_run(&s);
     if (result == 0)
         result = near_best_search(&s, s.budget / limits.simulate_part, simulated_value, placement_search);
-    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
-        if (mine.best[k].estimate_s < least) {
-            least = mine.best[k].estimate_s;
-            *seconds = mine.seconds[k];
-            result = candidate_copy(with, &mine.best[k], err);
-        }
+    search_end(&s);
+    if (result == 0 && mine.chosen >= 0) {
+        *seconds = mine.seconds[mine.chosen];
+        result = candidate_copy(with, &mine.best[mine.chosen], err);
     }
     search_found_fini(&mine);
-    search_fini(&s);
     return result;
 }
 
@@ -544,7 +540,7 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
                   struct shortage *shortage, struct err *err)
 {
     struct search_options options = {0};
-    struct search_found found = {0};
+    struct search_found found;
     struct search s;
     int result = search_init(&s, problem, &options, &found, err);
     s.must_use = device + 1;
@@ -552,13 +548,13 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
         struct local_state l = local_of(&s, PLACE_SINGLE, s.budget);
         result = seeds_add(&l, &s.lists[PLACE_SINGLE]);
     }
-    *shortage = s.bench.shortage[PLACE_SINGLE];
     *seconds = INFINITY;
     if (result == 0 && s.lists[PLACE_SINGLE].count) {
         result = candidate_copy(single, &s.lists[PLACE_SINGLE].items[0], err);
         if (result == 0 && candidate_simulate(problem, single, problem->step_count, 0, seconds, err) < 0)
             result = -1;
     }
-    search_fini(&s);
+    search_end(&s);
+    *shortage = found.shortage[PLACE_SINGLE];
     return result;
 }

@@ -32,6 +32,7 @@ struct device_rank {
     /* speed: micro-batches of one row per second; memory: bytes; machine: speeds of all devices of the
      * machine, summed */
     double speed, memory, machine;
+    double key; /* the order that is being tried is by rising key, then by machine */
 };
 
 struct seeder {
@@ -58,22 +59,10 @@ static int by_machine(const void *left, const void *right)
     return a->device < b->device ? -1 : 1;
 }
 
-static int by_memory(const void *left, const void *right)
+static int by_key(const void *left, const void *right)
 {
     const struct device_rank *a = left, *b = right;
-    return a->memory != b->memory ? (a->memory > b->memory ? -1 : 1) : by_machine(left, right);
-}
-
-static int by_link(const void *left, const void *right)
-{
-    const struct device_rank *a = left, *b = right;
-    return a->link != b->link ? (a->link < b->link ? -1 : 1) : by_machine(left, right);
-}
-
-static int by_speed(const void *left, const void *right)
-{
-    const struct device_rank *a = left, *b = right;
-    return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
+    return a->key != b->key ? (a->key < b->key ? -1 : 1) : by_machine(left, right);
 }
 
 /* Orders the machines so that neighbours have fast links: starts at the fastest machine and always goes on to
@@ -142,9 +131,12 @@ static int seeder_init(struct seeder *s)
 
 static void order_by(struct seeder *s, enum seed_order order)
 {
-    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_memory,  by_link,  by_link,
-                                                                     by_machine, by_speed, by_speed};
-    qsort(s->ranks, s->count, sizeof(*s->ranks), compare[order]);
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct device_rank *r = &s->ranks[i];
+        const double keys[SEED_ORDERS] = {-r->memory, r->link, r->link, 0, -r->speed, -r->speed};
+        s->ranks[i].key = keys[order];
+    }
+    qsort(s->ranks, s->count, sizeof(*s->ranks), by_key);
     for (uint32_t i = 0; i < s->count; i++)
         s->order[i] = s->ranks[order == BY_LINK_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
 }
@@ -160,11 +152,12 @@ static void reverse(uint32_t *order, uint32_t count)
 
 /* --- making and estimating one seed --- */
 
-static void candidate_begin(struct seeder *s)
+static void candidate_begin(struct seeder *s, uint32_t micro_batch_rows)
 {
     s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
     s->c.placement = s->local->kind->placement;
     s->c.schedule = SCHEDULE_1F1B;
+    s->c.micro_batch_rows = micro_batch_rows;
 }
 
 /* Estimates a candidate and lists it if it fits; lowers s->last and s->best to its value. */
@@ -244,7 +237,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
-    candidate_begin(s);
+    candidate_begin(s, 0);
     for (uint32_t at = 0, width; at < count; at += width) {
         width = each;
         while (each == 0 && at + ++width < count &&
@@ -273,8 +266,7 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
     for (uint32_t i = 0; i < slack_count && l->spent < l->budget; i++) {
         uint64_t before = l->bench->spent;
         double period = least * slacks[i];
-        candidate_begin(s);
-        s->c.micro_batch_rows = size;
+        candidate_begin(s, size);
         l->bench->even = even;
         int found = cut_groups(l->bench, l->kind, &s->c, s->order, s->count, widest, &period);
         least = i ? least : period;
@@ -454,13 +446,11 @@ static int seed_tight_orders(struct seeder *s, uint32_t placed)
     uint32_t sizes[MICRO_SIZES_MAX], asked = s->local->bench->problem->workload->stages;
     double value;
     if (placed > 1 && (!asked || placed == asked)) {
-        s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+        micro_sizes(s->local->bench->problem, sizes);
+        candidate_begin(s, sizes[0]);
         for (uint32_t i = 0; i < placed; i++)
             if (move_append(&s->c, s->local->kind, &s->order[i], 1, s->local->bench->err) < 0)
                 return -1;
-        micro_sizes(s->local->bench->problem, sizes);
-        s->c.micro_batch_rows = sizes[0];
-        s->c.schedule = SCHEDULE_1F1B;
         if (tight_cut(s->local->bench, &s->c)) {
             value = local_value(s->local, &s->c, MOVE_SETTLE, INFINITY);
             if (value < 0 ||
@@ -484,7 +474,6 @@ static int seed_tight_orders(struct seeder *s, uint32_t placed)
  */
 static int seed_tight(struct seeder *s)
 {
-    s->c.placement = s->local->kind->placement;
     for (int order = 0; order < SEED_ORDERS; order++) {
         order_by(s, (enum seed_order)order);
         if (seed_tight_orders(s, s->count <= SETS_ALL ? 0 : s->count) < 0)
@@ -536,10 +525,7 @@ static int seed_gathered(struct seeder *s)
         if (groups >= s->count || groups * laps > (uint32_t)p->block_count || (asked && asked != groups))
             continue;
         order_by(s, (enum seed_order)(i / (GATHERED_LAPS * GATHERED_GROUPS)));
-        s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
-        s->c.placement = s->local->kind->placement;
-        s->c.schedule = SCHEDULE_1F1B;
-        s->c.micro_batch_rows = sizes[0];
+        candidate_begin(s, sizes[0]);
         for (uint32_t d = 0; d < s->count; d++)
             all += (double)problem_limit(p, s->order[d]);
         for (uint32_t g = 0, from = 0; g < groups; g++) {
