@@ -23,10 +23,7 @@ static int32_t *last_of(struct expert_writer *w, uint32_t k)
 static struct instr instr_of(const struct expert_writer *w, enum instr_op op, const struct expert_segment *g,
                              uint32_t k, bool back)
 {
-    struct instr x = instr_init(op, instr_op_queue(op));
-    x.micro_batch = (int32_t)k;
-    x.block_begin = g->begin;
-    x.block_end = g->end;
+    struct instr x = instr_at(op, (int32_t)k, g->begin, g->end);
     x.flags = back && op != INSTR_BACKWARD ? FLAG_BACKWARD : 0;
     if (x.queue == QUEUE_GROUP) {
         bool to = (op == INSTR_DISPATCH) != back;
@@ -258,7 +255,6 @@ static int32_t loss_last(const struct program *program, int32_t block_count)
  * these counts them in the norm. An expert's gradients are on one rank, which counts them. */
 static void tail_write(struct expert_writer *w, int32_t scalars)
 {
-    const struct plan_rank *rank = &w->c->plan->ranks[w->rank];
     int32_t done[3] = {w->attends ? newest(w, LAST_CHAIN) : PLAN_NONE,
                        w->expert ? newest(w, LAST_EXPERTS) : PLAN_NONE, PLAN_NONE};
     if (w->attends && w->c->attending > 1)
@@ -266,11 +262,8 @@ static void tail_write(struct expert_writer *w, int32_t scalars)
                                          w->s->gradients, TAG_PARAMETER_GRADIENTS, done, 1);
     int32_t norm = program_add_collective(w->b, INSTR_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->norm,
                                           TAG_NORM, done, 3);
-    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
-    x.block_begin = rank->block_begin;
-    x.block_end = rank->block_end;
     int32_t after[3] = {scalars, norm, done[2]};
-    program_add(w->b, &x, after, 3);
+    program_add_step(w->b, &w->c->plan->ranks[w->rank], PLAN_NONE, after, 3);
 }
 
 static void program_write(struct expert_writer *w, int kind)
@@ -292,9 +285,8 @@ static void program_write(struct expert_writer *w, int kind)
     } else {
         w->keeps = kind == PROGRAM_TRAIN;
         waves_write(w, w->c->micro_batches, w->keeps);
-        int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-        int32_t scalars = program_add_collective(w->b, INSTR_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE,
-                                                 w->s->scalars, TAG_STEP_SCALARS, &loss, 1);
+        int32_t scalars =
+            program_add_loss(w->b, w->s->scalars, loss_last(&w->b->program, w->c->plan->block_count));
         if (w->keeps)
             tail_write(w, scalars);
     }

@@ -115,12 +115,34 @@ int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct 
                : err_set(err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
 }
 
+struct instr instr_at(enum instr_op op, int32_t micro_batch, int32_t begin, int32_t end)
+{
+    struct instr x = instr_init(op, instr_op_queue(op));
+    x.micro_batch = micro_batch;
+    x.block_begin = begin;
+    x.block_end = end;
+    return x;
+}
+
+int32_t program_add_loss(struct program_builder *b, int32_t scalars_slot, int32_t last_forward)
+{
+    return program_add_collective(b, INSTR_ALL_REDUCE, 0, PLAN_NONE, scalars_slot, TAG_STEP_SCALARS,
+                                  &last_forward, 1);
+}
+
+void program_add_step(struct program_builder *b, const struct plan_rank *rank, int32_t group,
+                      const int32_t *after, size_t count)
+{
+    struct instr x = instr_at(INSTR_STEP, PLAN_NONE, rank->block_begin, rank->block_end);
+    x.group = group;
+    program_add(b, &x, after, count);
+}
+
 void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t chooser, int32_t token_slot,
                         int32_t ready)
 {
     if (rank == chooser) {
-        struct instr x = instr_init(INSTR_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
+        struct instr x = instr_at(INSTR_SAMPLE, 0, 0, 0);
         x.slot_out = token_slot;
         ready = program_add(b, &x, &ready, 1);
     }

@@ -28,6 +28,14 @@ int plan_group_fill(struct plan_group *group, uint32_t first, uint32_t count, st
 /* Returns an emitted plan, or NULL after its release if `result` is below 0. */
 struct plan *plan_emitted(struct plan *plan, int result);
 
+/* Returns an instruction with defaults, on its kind's queue, for a micro-batch (PLAN_NONE: none) and blocks
+ * [begin, end). */
+struct instr instr_at(enum instr_op op, int32_t micro_batch, int32_t begin, int32_t end);
+/* Adds the sum of a step's loss over all ranks, which waits for this rank's last forward. */
+int32_t program_add_loss(struct program_builder *b, int32_t scalars_slot, int32_t last_forward);
+/* Adds the optimiser's step of a rank's blocks; `group` shards their state (PLAN_NONE: none). */
+void program_add_step(struct program_builder *b, const struct plan_rank *rank, int32_t group,
+                      const int32_t *after, size_t count);
 /* Ends a sampling program: rank `chooser` chooses the token and sends it to the others. */
 void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t chooser, int32_t token_slot,
                         int32_t ready);

@@ -301,10 +301,8 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
 static struct instr transfer_instr(const struct layered *c, enum instr_op op, uint32_t tag, int32_t block,
                                    int32_t in, int32_t out)
 {
-    struct instr x = instr_init(op, instr_op_queue(op));
+    struct instr x = instr_at(op, PLAN_NONE, block, unit_end(c, block));
     x.tag = tag;
-    x.block_begin = block;
-    x.block_end = unit_end(c, block);
     x.slot_in = in;
     x.slot_out = out;
     if (x.queue == QUEUE_GROUP)
@@ -384,10 +382,7 @@ static int32_t forward(struct layered *c, uint32_t k, int32_t block, int32_t sav
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     bool first = block == 0, last = unit_end(c, block) == c->blocks;
-    struct instr x = instr_init(INSTR_FORWARD, QUEUE_COMPUTE);
-    x.micro_batch = (int32_t)k;
-    x.block_begin = block;
-    x.block_end = unit_end(c, block);
+    struct instr x = instr_at(INSTR_FORWARD, (int32_t)k, block, unit_end(c, block));
     x.slot_in = first ? PLAN_NONE : c->slots.act[block & 1];
     x.slot_out = last ? PLAN_NONE : c->slots.act[(block + 1) & 1];
     x.slot_save = save;
@@ -401,10 +396,7 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     bool first = block == 0, last = unit_end(c, block) == c->blocks;
-    struct instr x = instr_init(INSTR_BACKWARD, QUEUE_COMPUTE);
-    x.micro_batch = (int32_t)k;
-    x.block_begin = block;
-    x.block_end = unit_end(c, block);
+    struct instr x = instr_at(INSTR_BACKWARD, (int32_t)k, block, unit_end(c, block));
     x.slot_in = last ? PLAN_NONE : c->slots.grad[(block + 1) & 1];
     x.slot_out = first ? PLAN_NONE : c->slots.grad[block & 1];
     x.slot_save = c->slots.saved;
@@ -479,8 +471,7 @@ static void train_build(struct layered *c)
         last = both_all(c, &last_forward);
     else
         last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
-    int32_t scalars = program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars,
-                                             TAG_STEP_SCALARS, &last_forward, 1);
+    int32_t scalars = program_add_loss(c->b, c->slots.scalars, last_forward);
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
@@ -507,23 +498,19 @@ static void train_build(struct layered *c)
     }
     if (c->role == LAYERED_WORKER || rank->state_share <= 0)
         return;
-    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
-    x.block_end = c->blocks;
-    x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
     /* The parameter server's STEP also waits until all PUSHes of the old values are done. */
     for (uint32_t w = 0; w < ranks && c->role == LAYERED_HOLDER; w++)
         c->pulled[w] = c->pushed[w];
     c->pulled[ranks] = scalars;
     c->pulled[ranks + 1] = norm;
     c->pulled[ranks + 2] = summed[1];
-    program_add(c->b, &x, c->pulled, ranks + 3);
+    program_add_step(c->b, rank, c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE, c->pulled, ranks + 3);
 }
 
 static void evaluate_build(struct layered *c)
 {
     int32_t last = forward_all(c, c->first, c->count, PLAN_NONE, false);
-    program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last,
-                           1);
+    program_add_loss(c->b, c->slots.scalars, last);
 }
 
 /* Adds sampling: the rank that works on micro-batch 0 computes, and the others only send their shards of the

@@ -112,11 +112,10 @@ static int32_t transfer_add(struct pipeline_writer *w, uint32_t stage, enum boun
 {
     struct plan_range blocks = blocks_of(w, stage, k);
     bool sends = at == ACT_OUT || at == GRAD_OUT, behind = at == ACT_OUT || at == GRAD_IN;
-    struct instr x = instr_init(sends ? INSTR_SEND : INSTR_RECV, sends ? QUEUE_SEND : QUEUE_RECV);
+    int32_t boundary = behind ? blocks.end : blocks.begin;
+    struct instr x = instr_at(sends ? INSTR_SEND : INSTR_RECV, (int32_t)k, boundary, boundary);
     x.peer = (int32_t)owner_of(w->c, behind ? stage + 1 : stage - 1, k);
     x.tag = at == ACT_IN || at == ACT_OUT ? TAG_ACTIVATION : TAG_GRADIENT;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = behind ? blocks.end : blocks.begin;
     *(sends ? &x.slot_in : &x.slot_out) = w->c->parts[stage].slot[at];
     x.flags = sends ? FLAG_FREES_IN : 0;
     return program_add(&w->b, &x, after, count);
@@ -160,11 +159,8 @@ static void event_add(struct pipeline_writer *w, const struct schedule_event *e,
     enum boundary in = back ? GRAD_IN : ACT_IN, out = back ? GRAD_OUT : ACT_OUT;
     int32_t after[6] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1], w->came[2]};
     uint32_t k = e->micro_batch;
-    struct instr x = instr_init(ops[e->kind], QUEUE_COMPUTE);
-    x.micro_batch = (int32_t)k;
     struct plan_range blocks = blocks_of(w, e->stage, k);
-    x.block_begin = blocks.begin;
-    x.block_end = blocks.end;
+    struct instr x = instr_at(ops[e->kind], (int32_t)k, blocks.begin, blocks.end);
     x.slot_in = weight ? PLAN_NONE : part->slot[in];
     x.slot_out = weight ? PLAN_NONE : part->slot[out];
     x.slot_save = save;
@@ -261,12 +257,8 @@ static void train_tail(struct pipeline_writer *w, int32_t scalars)
     if (shared && !c->shards)
         norm = program_add_collective(&w->b, INSTR_BROADCAST, group, (int32_t)stage->member_first, c->norm,
                                       TAG_NORM, norm >= 0 ? &norm : summed, 1);
-    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
-    x.block_begin = rank->block_begin;
-    x.block_end = rank->block_end;
-    x.group = c->shards && shared ? group : PLAN_NONE;
     int32_t after[3] = {scalars, norm, w->gave};
-    program_add(&w->b, &x, after, 3);
+    program_add_step(&w->b, rank, c->shards && shared ? group : PLAN_NONE, after, 3);
 }
 
 /* Adds a program for a batch. Evaluation ends with the loss of its forwards; in training the loss is
@@ -282,8 +274,7 @@ static void batch_build(struct pipeline_writer *w, bool train)
     events_add(w, train ? SAVE_ALL : SAVE_NOTHING);
     if (!train)
         state_release(c, &w->b, w->came);
-    int32_t scalars = program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->scalars,
-                                             TAG_STEP_SCALARS, &w->last[0], 1);
+    int32_t scalars = program_add_loss(&w->b, c->scalars, w->last[0]);
     if (train)
         train_tail(w, scalars);
 }

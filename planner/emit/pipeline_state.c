@@ -272,13 +272,11 @@ int state_slots(struct pipeline_emitter *c, uint32_t r, const struct memory_need
 static int32_t exchange_add_after(struct program_builder *b, enum instr_op op, const struct state_exchange *x,
                                   int32_t in, int32_t out, const int32_t after[2])
 {
-    struct instr instr = instr_init(op, instr_op_queue(op));
+    struct instr instr = instr_at(op, PLAN_NONE, x->begin, x->end);
     instr.group = op == INSTR_RELEASE ? PLAN_NONE : x->group;
     instr.tag = op == INSTR_ALL_GATHER       ? TAG_PARAMETERS
                 : op == INSTR_REDUCE_SCATTER ? TAG_PARAMETER_GRADIENTS
                                              : TAG_NONE;
-    instr.block_begin = x->begin;
-    instr.block_end = x->end;
     instr.slot_in = in;
     instr.slot_out = out;
     instr.flags = op == INSTR_REDUCE_SCATTER && in != out ? FLAG_FREES_IN : 0;
@@ -394,11 +392,9 @@ int32_t state_ring_room(struct pipeline_emitter *c, uint32_t stage)
 static int32_t sum_add(const struct pipeline_emitter *c, struct program_builder *b, int32_t group,
                        int32_t whole, int32_t begin, int32_t end, int32_t after)
 {
-    struct instr x = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
+    struct instr x = instr_at(INSTR_ALL_REDUCE, PLAN_NONE, begin, end);
     x.group = group;
     x.tag = TAG_PARAMETER_GRADIENTS;
-    x.block_begin = begin;
-    x.block_end = end;
     x.slot_in = whole >= 0 ? whole : c->gradients;
     x.slot_out = whole >= 0 ? PLAN_NONE : c->gradients;
     x.flags = whole >= 0 ? FLAG_FREES_IN : 0;

@@ -48,13 +48,10 @@ static uint32_t leader(const struct tensor_writer *w, uint32_t stage)
 static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k,
                        int32_t after, bool frees)
 {
-    struct instr x = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
+    struct instr x = instr_at(INSTR_ALL_REDUCE, (int32_t)k, block, block + 1);
     x.group = w->group;
     x.slot_in = x.slot_out = slot;
     x.tag = tag;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = block;
-    x.block_end = block + 1;
     x.flags = frees ? FLAG_FREES_IN : 0;
     return program_add(&w->b, &x, &after, 1);
 }
@@ -64,7 +61,7 @@ static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int3
 static void broadcast_add(struct tensor_writer *w, int32_t slot, bool gradient, int32_t boundary, uint32_t k,
                           int32_t after)
 {
-    struct instr x = instr_init(INSTR_BROADCAST, QUEUE_GROUP);
+    struct instr x = instr_at(INSTR_BROADCAST, (int32_t)k, boundary, boundary);
     w->ready[k] = after;
     if (w->layers.alone)
         return;
@@ -73,8 +70,6 @@ static void broadcast_add(struct tensor_writer *w, int32_t slot, bool gradient, 
     x.slot_in = w->leads ? slot : PLAN_NONE;
     x.slot_out = w->leads ? PLAN_NONE : slot;
     x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = boundary;
     w->ready[k] = program_add(&w->b, &x, &after, 1);
 }
 
@@ -88,12 +83,10 @@ static void arrive_add(struct tensor_writer *w, bool gradient, uint32_t k)
     uint32_t ring = gradient ? w->s->ring_grad : w->s->ring_act;
     int32_t number = past(gradient ? w->used_grad : w->used_act, k, ring);
     if (w->leads) {
-        struct instr x = instr_init(INSTR_RECV, QUEUE_RECV);
+        struct instr x = instr_at(INSTR_RECV, (int32_t)k, boundary, boundary);
         x.peer = (int32_t)leader(w, gradient ? w->stage + 1 : w->stage - 1);
         x.slot_out = slot;
         x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
-        x.micro_batch = (int32_t)k;
-        x.block_begin = x.block_end = boundary;
         number = program_add(&w->b, &x, &number, 1);
     }
     broadcast_add(w, slot, gradient, boundary, k, number);
@@ -105,13 +98,12 @@ static void leave_add(struct tensor_writer *w, bool gradient, uint32_t k)
     sent[k] = w->ready[k]; /* On a member that sends nothing, the all-reduce that made the tensor frees it. */
     if (!w->leads)
         return;
-    struct instr x = instr_init(INSTR_SEND, QUEUE_SEND);
+    int32_t boundary = gradient ? blocks_of(w)->block_begin : blocks_of(w)->block_end;
+    struct instr x = instr_at(INSTR_SEND, (int32_t)k, boundary, boundary);
     x.peer = (int32_t)leader(w, gradient ? w->stage - 1 : w->stage + 1);
     x.slot_in = gradient ? w->s->grad_out : w->s->act_out;
     x.flags = FLAG_FREES_IN;
     x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = gradient ? blocks_of(w)->block_begin : blocks_of(w)->block_end;
     sent[k] = program_add(&w->b, &x, &w->ready[k], 1);
 }
 
@@ -126,13 +118,10 @@ struct compute_part {
  * outputs follows. */
 static void part_add(struct tensor_writer *w, enum instr_op op, const struct compute_part *part, uint32_t k)
 {
-    struct instr x = instr_init(op, QUEUE_COMPUTE);
+    struct instr x = instr_at(op, (int32_t)k, part->begin, part->end);
     bool backward = op == INSTR_BACKWARD, kept = part->save >= 0 && w->saving == 1;
     int32_t in = part->in, out = part->out, edge = backward ? w->s->grad_out : w->s->act_out;
     bool boundary = out >= 0 && out == edge;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = part->begin;
-    x.block_end = part->end;
     x.slot_in = in;
     x.slot_out = out;
     x.slot_save = part->save;
@@ -303,36 +292,28 @@ static void units_add(struct tensor_writer *w, bool back)
 
 static void train_build(struct tensor_writer *w)
 {
-    const struct plan_rank *rank = &w->t->plan->ranks[w->rank];
     w->saving = 1;
     units_add(w, true);
-    int32_t scalars = program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
-                                             TAG_STEP_SCALARS, &w->last_forward, 1);
+    int32_t scalars = program_add_loss(&w->b, w->s->scalars, w->last_forward);
     int32_t summed = w->last_backward;
     if (w->s->shared >= 0) {
-        struct instr sum = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
+        struct instr sum = instr_at(INSTR_ALL_REDUCE, PLAN_NONE, w->layers.begin, w->layers.end);
         sum.group = w->group;
         sum.slot_in = sum.slot_out = w->s->shared;
         sum.tag = TAG_PARAMETER_GRADIENTS;
-        sum.block_begin = w->layers.begin;
-        sum.block_end = w->layers.end;
         summed = program_add(&w->b, &sum, &w->last_backward, 1);
     }
     int32_t norm =
         program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
-    struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
-    x.block_begin = rank->block_begin;
-    x.block_end = rank->block_end;
     int32_t after[3] = {scalars, norm, summed};
-    program_add(&w->b, &x, after, 3);
+    program_add_step(&w->b, &w->t->plan->ranks[w->rank], PLAN_NONE, after, 3);
 }
 
 static void evaluate_build(struct tensor_writer *w)
 {
     w->saving = -1;
     units_add(w, false);
-    program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
-                           &w->last_forward, 1);
+    program_add_loss(&w->b, w->s->scalars, w->last_forward);
 }
 
 /* Adds the prompt, or the last token, through all stages; the first member of the last group chooses the
