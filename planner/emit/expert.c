@@ -67,7 +67,6 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
     const struct member *m = &c->candidate->members[r];
     uint64_t boundary = need->boundary_bytes;
     double each = 4.0 * c->model.hidden, weights = 4.0 * c->model.active;
-    uint32_t expected = 3;
     memset(s, 0xff, sizeof(*s));
     s->scalars = scalar_slot(rank, SLOT_STEP_SCALARS, sizeof(struct plan_step_scalars));
     s->norm = scalar_slot(rank, SLOT_NORM_SCALAR, sizeof(double));
@@ -82,7 +81,6 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
         s->saved_attention = saved_slot(c, rank, need->saved_layer_bytes, need->saved_layers_total);
         s->saved_router = saved_slot(c, rank, 0, 0); /* size 0: the bytes are counted in attention's slot */
         s->gradients = run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->gradient_bytes);
-        expected += 9;
     }
     if (m->expert_share > 0) {
         s->routed_in = stream_slot(c, rank, SLOT_ROUTED, each + 2 * weights, need->routed_in_bytes);
@@ -92,14 +90,12 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
         s->saved_experts = saved_slot(c, rank, need->saved_experts_bytes, need->saved_experts_total);
         s->expert_gradients =
             run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->expert_gradient_bytes);
-        expected += 6;
     }
     if (c->problem->workload->sample_tokens) {
         s->cache = run_slot(c, rank, SLOT_KV_CACHE, PURPOSE_BUFFERS, need->all.cache_bytes);
         s->token = scalar_slot(rank, SLOT_TOKEN, sizeof(int32_t));
-        expected += 2;
     }
-    return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    return plan_rank_slots_made(rank, c->err);
 }
 
 /* Lists the runs of consecutive experts that rank r holds in each layer. */

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLOTS_LOST UINT32_MAX /* slot_count of a rank for whose slots memory was lacking */
+
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct candidate *candidate)
 {
     uint32_t rows = 0;
@@ -46,9 +48,13 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
 
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot)
 {
-    struct plan_slot *grown = realloc(rank->slots, ((size_t)rank->slot_count + 1) * sizeof(*grown));
-    if (!grown)
+    struct plan_slot *grown = NULL;
+    if (rank->slot_count != SLOTS_LOST)
+        grown = realloc(rank->slots, ((size_t)rank->slot_count + 1) * sizeof(*grown));
+    if (!grown) {
+        rank->slot_count = SLOTS_LOST;
         return -1;
+    }
     rank->slots = grown;
     struct plan_slot *x = &grown[rank->slot_count];
     *x = *slot;
@@ -58,6 +64,11 @@ int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot)
     x->bytes_total =
         x->bytes_total ? x->bytes_total : x->bytes_bound * x->ring_micro_batches * x->ring_blocks;
     return (int32_t)rank->slot_count++;
+}
+
+int plan_rank_slots_made(const struct plan_rank *rank, struct err *err)
+{
+    return rank->slot_count != SLOTS_LOST ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
 }
 
 int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes)

@@ -16,9 +16,12 @@ int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct 
 /* Fills device, node, limits and memory of a rank. ERR_NOFIT if `need` exceeds the limit; ERR_NOMEM. */
 int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const struct member *member,
                    const struct memory_need *need, struct err *err);
-/* Appends a slot and returns its number; −1 if out of memory. Fields that are zero stand for: rings of 1,
- * bytes_bound equal to bytes_fixed, bytes_total for the whole ring at its bound. */
+/* Appends a slot and returns its number; −1 if out of memory, now or for an earlier slot of the rank. Fields
+ * that are zero stand for: rings of 1, bytes_bound equal to bytes_fixed, bytes_total for the whole ring at
+ * its bound. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
+/* ERR_NOMEM if memory was lacking for one of the rank's slots. */
+int plan_rank_slots_made(const struct plan_rank *rank, struct err *err);
 /* Appends a slot of one buffer of `bytes` bytes, which covers all of the rank's blocks and whose size does
  * not depend on rows or tokens: on the host if it lives for a step, else on the device. Returns what
  * plan_rank_slot returns. */

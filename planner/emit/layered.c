@@ -289,11 +289,7 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
             plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes);
         s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, 4);
     }
-    uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
-    uint32_t expected = 3u + (c->role == LAYERED_WORKER ? 0u : 2u) + (computing(c) ? computes : 0) +
-                        (computing(c) && c->role != LAYERED_HOLDER ? places : 0) +
-                        (c->problem->workload->sample_tokens ? 2u : 0u);
-    return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    return plan_rank_slots_made(rank, c->err);
 }
 
 /* --- moving weights and gradients --- */

@@ -141,8 +141,7 @@ static const struct schedule_ring *ring_of(const struct schedule_rings *rings, i
     return of[boundary];
 }
 
-/* Makes the slots of one stage. Returns 0, or −1 if out of memory. */
-static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint32_t stage)
+static void stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint32_t stage)
 {
     struct rank_stage *part = &c->parts[stage];
     double each = c->problem->bytes_per_token;
@@ -166,8 +165,7 @@ static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint3
                                  .bytes_per_row = row,
                                  .bytes_bound = bound,
                                  .bytes_total = bound * ring->held};
-        if ((part->slot[i] = plan_rank_slot(rank, &slot)) < 0)
-            return -1;
+        part->slot[i] = plan_rank_slot(rank, &slot);
     }
     struct plan_slot saved = {.kind = SLOT_SAVED,
                               .place = SLOT_ON_DEVICE,
@@ -181,7 +179,6 @@ static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint3
                               .bytes_bound = part->saved_bytes,
                               .bytes_total = part->saved_total};
     part->saved = plan_rank_slot(rank, &saved);
-    return part->saved < 0 ? -1 : 0;
 }
 
 /* Returns the bytes of the gradients that the rank's optimiser step uses, at most as many as its values take.
@@ -197,36 +194,28 @@ static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uin
     return bytes < kept ? bytes : kept;
 }
 
-static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
-                        bool *failed)
-{
-    int32_t slot = plan_rank_fixed_slot(rank, kind, lifetime, purpose, bytes);
-    *failed |= slot < 0;
-    return slot;
-}
-
 static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     uint64_t kept = need->purpose[PURPOSE_ADAPTERS];
-    bool failed = false;
     c->gradients = c->cache = c->token = PLAN_NONE;
-    for (uint32_t s = c->first_stage[r]; s < c->stages && !failed; s = c->next_stage[s])
-        failed = stage_slots(c, rank, s) < 0;
-    c->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS,
-                          sizeof(struct plan_step_scalars), &failed);
-    c->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
-    c->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
+    for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
+        stage_slots(c, rank, s);
+    c->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS,
+                                      sizeof(struct plan_step_scalars));
+    c->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double));
+    c->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double));
     if (c->full || c->table_group >= 0 || stage_of(c, r)->member_count > 1 ||
         state_layer_group(c, rank->stage) >= 0 || state_layer_group(c, rank->stage - 1) >= 0)
-        c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
-                                gradient_bytes(c, r, kept), &failed);
+        c->gradients = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
+                                            gradient_bytes(c, r, kept));
     /* A rank without layers has an empty cache, but takes part in sampling. */
     if (c->problem->workload->sample_tokens) {
-        c->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes, &failed);
-        c->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t), &failed);
+        c->cache =
+            plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes);
+        c->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t));
     }
-    return failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : state_slots(c, r, need);
+    return plan_rank_slots_made(rank, c->err) < 0 ? -1 : state_slots(c, r, need);
 }
 
 /* --- ranks --- */

@@ -198,18 +198,17 @@ static int32_t place_add(struct plan_rank *rank, int kind, const struct state_ex
 }
 
 /* Adds a slot for gathered weights and one for unreduced gradients. */
-static int places_add(const struct pipeline_emitter *c, struct plan_rank *rank, struct state_exchange *x)
+static void places_add(const struct pipeline_emitter *c, struct plan_rank *rank, struct state_exchange *x)
 {
     bool table = x == &c->exchange[0];
     x->gathered = place_add(rank, SLOT_GATHERED, x,
                             table ? memory_table_bytes(c->problem)
                                   : memory_gathered_bytes(c->problem, x->begin, x->end));
     x->whole = place_add(rank, SLOT_GRADIENTS, x, memory_trained_bytes(c->problem, x->begin, x->end));
-    return x->gathered < 0 || x->whole < 0 ? -1 : 0;
 }
 
 /* Adds the slots for blocks that are gathered one by one. */
-static int rings_add(struct pipeline_emitter *c, struct plan_rank *rank, uint64_t frozen_bytes)
+static void rings_add(struct pipeline_emitter *c, struct plan_rank *rank, uint64_t frozen_bytes)
 {
     int32_t *freed = c->freed;
     state_rings(c->problem, c->candidate, (uint32_t)rank->stage, c->rings);
@@ -231,10 +230,7 @@ static int rings_add(struct pipeline_emitter *c, struct plan_rank *rank, uint64_
         ring->gathered = plan_rank_slot(rank, &slot);
         slot.kind = SLOT_GRADIENTS;
         ring->whole = c->shards ? plan_rank_slot(rank, &slot) : PLAN_NONE;
-        if (ring->gathered < 0 || (c->shards && ring->whole < 0))
-            return -1;
     }
-    return c->base < 0 ? -1 : 0;
 }
 
 int state_slots(struct pipeline_emitter *c, uint32_t r, const struct memory_need *need)
@@ -246,10 +242,12 @@ int state_slots(struct pipeline_emitter *c, uint32_t r, const struct memory_need
     struct state_exchange *table = &c->exchange[0], *own = &c->exchange[1];
     *table = *own = (struct state_exchange){PLAN_NONE, 0, 1, PLAN_NONE, PLAN_NONE};
     memset(c->rings, 0, sizeof(c->rings));
-    if (!c->full && !apart)
-        return rank_gathers(c, r) ? rings_add(c, rank, need->kept_values) : 0;
+    if (!c->full && !apart) {
+        if (rank_gathers(c, r))
+            rings_add(c, rank, need->kept_values);
+        return plan_rank_slots_made(rank, c->err);
+    }
     uint64_t steps_with = rank->slots[c->gradients].bytes_bound;
-    int failed = 0;
     c->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
                                      kept > steps_with ? kept - steps_with : 0);
     rank->owns_tied = apart && first;
@@ -258,15 +256,15 @@ int state_slots(struct pipeline_emitter *c, uint32_t r, const struct memory_need
     own->end = rank->block_end;
     if (sharded && own->begin < own->end && !rank_gathers(c, r)) {
         own->group = 1 + rank->stage;
-        failed = places_add(c, rank, own);
+        places_add(c, rank, own);
     }
     if (last || (first && (c->shards || r == stage_of(c, r)->member_first)))
         table->group = c->table_group;
-    if (!failed && (rank->copies_tied || (sharded && rank->owns_tied)))
-        failed = places_add(c, rank, table);
-    if (!failed && rank_gathers(c, r))
-        failed = rings_add(c, rank, need->kept_values);
-    return c->values < 0 || failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : 0;
+    if (rank->copies_tied || (sharded && rank->owns_tied))
+        places_add(c, rank, table);
+    if (rank_gathers(c, r))
+        rings_add(c, rank, need->kept_values);
+    return plan_rank_slots_made(rank, c->err);
 }
 
 static int32_t exchange_add_after(struct program_builder *b, enum instr_op op, const struct state_exchange *x,

@@ -1,7 +1,6 @@
 /* Makes plans of tensor groups: groups, memory and slots; tensor_program.c makes the instruction lists. */
 #include "planner/emit/tensor.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,7 +130,6 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
                       const struct tensor_need *need, uint32_t live, struct tensor_slots *slots)
 {
     struct tensor_writer_blocks blocks = tensor_layers(t, s);
-    bool samples = t->problem->workload->sample_tokens > 0;
     memset(slots, 0xff, sizeof(*slots));
     boundary_slots(t, rank, s, slots);
     for (int i = 0; i < 2 && !blocks.alone; i++) {
@@ -145,16 +143,12 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
                                           sizeof(struct plan_step_scalars));
     slots->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
     slots->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, 8);
-    if (samples) {
+    if (t->problem->workload->sample_tokens) {
         slots->cache =
             plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->need.cache_bytes);
         slots->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, 4);
     }
-    const int32_t *made = (const int32_t *)slots;
-    uint32_t expected = 0;
-    for (size_t i = 0; i < offsetof(struct tensor_slots, ring_act) / sizeof(*made); i++)
-        expected += made[i] >= 0;
-    return rank->slot_count == expected ? 0 : err_set(t->err, ERR_NOMEM, "planner: out of memory");
+    return plan_rank_slots_made(rank, t->err);
 }
 
 /* Returns a member's share of the trained parameters; the shares of a group sum to the share of its stage. */
