@@ -5,19 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "planner/given/cluster.h"
+#include "planner/given/inputs.h"
 #include "program/program.h"
 
 static json_t *device_find(const json_t *document, const char *name)
 {
-    size_t index;
-    json_t *device;
-    json_array_foreach (json_object_get(document, "devices"), index, device) {
-        const char *text = json_string_value(json_object_get(device, "name"));
-        if (text && strcmp(text, name) == 0)
-            return device;
-    }
-    return NULL;
+    return plan_inputs_find(json_object_get(document, "devices"), "name", name);
 }
 
 static int device_missing(const json_t *document, const char *name, struct err *err)
@@ -111,20 +104,14 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
                 catalogue_near(like));
         return NULL;
     }
-    json_t *device = json_deep_copy(model), *profiles = json_object_get(document, "profiles"), *profile;
-    size_t index;
+    json_t *device = json_deep_copy(model), *profiles = json_object_get(document, "profiles");
+    json_t *had = plan_inputs_find(profiles, "device", like), *profile = json_copy(had);
     int bad = !device || json_object_set_new(device, "name", json_string(name)) ||
               json_object_set_new(device, "node", json_string(node)) ||
               json_object_set_new(device, "usable", json_true());
-    json_array_foreach (profiles, index, profile) {
-        const char *of = json_string_value(json_object_get(profile, "device"));
-        if (of && strcmp(of, like) == 0) {
-            json_t *copy = json_copy(profile);
-            bad |= !copy || json_object_set_new(copy, "device", json_string(name)) ||
-                   json_array_append_new(profiles, copy);
-            break;
-        }
-    }
+    if (had)
+        bad |= json_object_set_new(profile, "device", json_string(name)) ||
+               json_array_append_new(profiles, profile);
     const char *like_node = json_string_value(json_object_get(model, "node"));
     bad |= links_copy(json_object_get(document, "links"), like_node ? like_node : "", node);
     if (bad) {
@@ -137,14 +124,7 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
 
 static bool node_known(const json_t *document, const char *node)
 {
-    size_t index;
-    json_t *device;
-    json_array_foreach (json_object_get(document, "devices"), index, device) {
-        const char *text = json_string_value(json_object_get(device, "node"));
-        if (text && strcmp(text, node) == 0)
-            return true;
-    }
-    return false;
+    return plan_inputs_find(json_object_get(document, "devices"), "node", node) != NULL;
 }
 
 int plan_inputs_add(json_t *document, const char *like, char name[256], struct err *err)

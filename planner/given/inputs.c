@@ -8,6 +8,16 @@
 #include "common/json.h"
 #include "planner/given/cluster_private.h"
 
+json_t *plan_inputs_find(const json_t *list, const char *key, const char *text)
+{
+    for (size_t i = json_array_size(list); text && i-- > 0;) {
+        const char *has = json_string_value(json_object_get(json_array_get(list, i), key));
+        if (has && strcmp(has, text) == 0)
+            return json_array_get(list, i);
+    }
+    return NULL;
+}
+
 int plan_inputs_device(const json_t *document, const char *path, struct cluster_device *device, bool *usable,
                        struct err *err)
 {
@@ -276,26 +286,17 @@ static int profiles_take(json_t *document, const json_t *cluster_file)
     return bad;
 }
 
-static bool names_device(const json_t *document, const json_t *name)
-{
-    size_t index;
-    const json_t *device;
-    json_array_foreach (json_object_get(document, "devices"), index, device)
-        if (json_equal(json_object_get(device, "name"), name))
-            return true;
-    return false;
-}
-
 int plan_inputs_keep_names(json_t *document, struct err *err)
 {
     static const char *const keys[2] = {"devices", "exclude"};
     json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
+    const json_t *devices = json_object_get(document, "devices");
     int bad = 0;
     for (int k = 0; k < 2 && json_is_object(placement); k++) {
         json_t *left = json_array(), *name;
         size_t index;
         json_array_foreach (json_object_get(placement, keys[k]), index, name)
-            if (names_device(document, name))
+            if (plan_inputs_find(devices, "name", json_string_value(name)))
                 bad |= json_array_append(left, name);
         bool any = k == 0 && json_array_size(left) == 0; /* without a name any device may be used */
         bad |= json_object_set_new(placement, keys[k], any ? json_null() : json_incref(left));

@@ -33,6 +33,9 @@ struct plan_inputs {
     struct cluster *cluster;  /* owned */
 };
 
+/* Returns the last object of a list that has the text under `key`, borrowed; NULL: there is none, or no text.
+ */
+json_t *plan_inputs_find(const json_t *list, const char *key, const char *text);
 /* Reads what a plan needs of an entry of `devices`, beside its names; texts are borrowed from the entry.
  * ERR_INVALID with the path. */
 int plan_inputs_device(const json_t *document, const char *path, struct cluster_device *device, bool *usable,

@@ -3,16 +3,6 @@
 
 #include <string.h>
 
-static const json_t *by_name(const json_t *list, const char *key, const json_t *name)
-{
-    const json_t *found = NULL, *item;
-    size_t index;
-    json_array_foreach (list, index, item)
-        if (json_equal(json_object_get(item, key), name))
-            found = item; /* the last profile of a device counts */
-    return found;
-}
-
 /* Copies a member that the device lacks. */
 static int fill(json_t *device, const char *key, const json_t *value)
 {
@@ -34,9 +24,9 @@ static const json_t *like_of(const json_t *here)
 
 static int device_fill(const json_t *document, json_t *device)
 {
-    const json_t *name = json_object_get(device, "name");
-    const json_t *here = by_name(json_object_get(document, "devices"), "name", name);
-    const json_t *measured = by_name(json_object_get(document, "profiles"), "device", name);
+    const char *name = json_string_value(json_object_get(device, "name"));
+    const json_t *here = plan_inputs_find(json_object_get(document, "devices"), "name", name);
+    const json_t *measured = plan_inputs_find(json_object_get(document, "profiles"), "device", name);
     const json_t *given = json_object_get(device, "profile");
     int bad = 0;
     if (!here)
@@ -95,8 +85,8 @@ static int links_fill(const json_t *document, json_t *cluster_file)
     }
     json_array_foreach (json_object_get(document, "links"), index, link) {
         const json_t *from = json_object_get(link, "from"), *to = json_object_get(link, "to");
-        if (json_is_array(directed) && by_name(nodes, "name", from) && by_name(nodes, "name", to) &&
-            !says_link(links, from, to))
+        if (json_is_array(directed) && plan_inputs_find(nodes, "name", json_string_value(from)) &&
+            plan_inputs_find(nodes, "name", json_string_value(to)) && !says_link(links, from, to))
             bad |= json_array_append(directed, (json_t *)link);
     }
     return bad;
@@ -122,7 +112,7 @@ json_t *plan_inputs_cluster_file(const json_t *document, struct err *err)
     int bad = !cluster;
     json_array_foreach (json_object_get(document, "devices"), index, device) {
         const json_t *name = json_object_get(device, "node");
-        json_t *node = (json_t *)by_name(nodes, "name", name);
+        json_t *node = plan_inputs_find(nodes, "name", json_string_value(name));
         struct cluster_device read = {0};
         struct err why = {0};
         bool usable;
