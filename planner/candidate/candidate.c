@@ -84,6 +84,16 @@ bool candidate_uses(const struct candidate *c, uint32_t device)
     return false;
 }
 
+void candidate_members_reset(struct candidate *c, bool recompute)
+{
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->members[m] = (struct member){.device = c->members[m].device,
+                                        .rows = c->micro_batch_rows,
+                                        .window = 1,
+                                        .state_share = 1,
+                                        .recompute = recompute};
+}
+
 static bool member_equal(const struct member *a, const struct member *b)
 {
     return a->device == b->device && a->rows == b->rows && a->count == b->count && a->window == b->window &&

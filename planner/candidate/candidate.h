@@ -89,6 +89,8 @@ int candidate_own(struct candidate *candidate, uint32_t micro_batches, struct er
 
 /* True if a member of the candidate is on that device of the cluster. */
 bool candidate_uses(const struct candidate *candidate, uint32_t device);
+/* Gives every member micro-batches of the candidate's rows, one in flight, and the whole state. */
+void candidate_members_reset(struct candidate *candidate, bool recompute);
 /* True if the candidate has the schedule that the workload asks for from plans of several stages. GPipe is
  * 1F1B whose windows are all micro-batches. */
 bool candidate_has_order(const struct problem *problem, const struct candidate *candidate);

@@ -409,12 +409,7 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
     struct chain_windows rule = {stage_most, &k, NULL, more};
     struct stage_price *prices;
     struct pipeline_sync *syncs;
-    for (uint32_t m = 0; m < c->member_count; m++)
-        c->members[m] = (struct member){.device = c->members[m].device,
-                                        .rows = c->micro_batch_rows,
-                                        .window = 1,
-                                        .state_share = 1,
-                                        .recompute = !micro_recompute_allowed(p, false)};
+    candidate_members_reset(c, !micro_recompute_allowed(p, false));
     uint32_t *windows = NULL;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
     for (int pass = 0; pass < 2; pass++) { /* the second pass knows which members recompute */

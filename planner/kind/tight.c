@@ -76,12 +76,7 @@ int tight_cut(struct workbench *bench, struct candidate *c)
 {
     const struct problem *p = bench->problem;
     c->owner_count = 0;
-    for (uint32_t m = 0; m < c->member_count; m++)
-        c->members[m] = (struct member){.device = c->members[m].device,
-                                        .rows = c->micro_batch_rows,
-                                        .window = 1,
-                                        .state_share = 1,
-                                        .recompute = micro_recompute_allowed(p, true)};
+    candidate_members_reset(c, micro_recompute_allowed(p, true));
     if (c->stage_count != c->member_count || (int32_t)c->stage_count > p->block_count)
         return 0;
     for (uint32_t s = 0; s < c->stage_count; s++) {

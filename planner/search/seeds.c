@@ -491,12 +491,7 @@ static int seed_interleaved(struct seeder *s, uint32_t laps)
     const struct problem *p = bench->problem;
     const struct placement_kind *kind = s->local->kind;
     struct err why = {0};
-    for (uint32_t m = 0; m < s->c.member_count; m++)
-        s->c.members[m] = (struct member){.device = s->c.members[m].device,
-                                          .rows = s->c.micro_batch_rows,
-                                          .window = 1,
-                                          .state_share = 1,
-                                          .recompute = micro_recompute_allowed(p, true)};
+    candidate_members_reset(&s->c, micro_recompute_allowed(p, true));
     int level = move_apply(p, kind, &s->c, (struct move){MOVE_SCHEDULE, laps + 1, 0}, bench->err);
     if (level <= MOVE_VOID)
         return level < 0 ? -1 : 0;
