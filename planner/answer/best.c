@@ -286,7 +286,7 @@ int plan_best(const struct workload *workload, const struct cluster *cluster,
     if (sorted)
         sorted->runnable_only = options->runnable_only;
     int result = sorted ? ask(workload, sorted, listed, options, answer, err) : -1;
-    cluster_sorted_destroy(sorted);
+    cluster_destroy(sorted);
     free(listed);
     return result;
 }

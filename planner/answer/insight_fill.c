@@ -274,7 +274,7 @@ static int step_look(struct insight_run *run, const struct problem *problem)
 
 static struct cluster *cluster_changed(struct insight_run *run, const struct ask *ask)
 {
-    struct cluster *cluster = cluster_copy(run->cluster, run->err);
+    struct cluster *cluster = cluster_copy(run->cluster, NULL, run->err);
     int result = 0;
     if (!cluster)
         return NULL;
@@ -283,7 +283,8 @@ static struct cluster *cluster_changed(struct insight_run *run, const struct ask
     else if (ask->kind == INSIGHT_MEMORY)
         cluster->devices[ask->device].memory_limit_bytes += INSIGHT_MEMORY_BYTES;
     else if (ask->kind == INSIGHT_SPEED)
-        cluster->devices[ask->device].speed *= INSIGHT_SPEED_TIMES;
+        cluster->devices[ask->device].speed =
+            fmin(cluster->devices[ask->device].speed * INSIGHT_SPEED_TIMES, CLUSTER_SPEED_MAX);
     else
         result = cluster_add_like(cluster, ask->device, run->err);
     if (result < 0) {

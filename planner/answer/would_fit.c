@@ -83,7 +83,7 @@ static int rows_find(const struct what_if *q, uint32_t *most)
  * GIB_MOST. */
 static int memory_find(const struct what_if *q, uint32_t *gib, uint32_t *device)
 {
-    struct cluster *more = cluster_copy(q->cluster, q->err);
+    struct cluster *more = cluster_copy(q->cluster, NULL, q->err);
     if (!more)
         return -1;
     struct planner_device *d = &more->devices[0];

@@ -21,51 +21,40 @@ static int profile_copy(struct device_profile *to, const struct device_profile *
     return 0;
 }
 
-static int device_copy(struct planner_device *to, const struct planner_device *from)
+static int device_copy(struct cluster *to, const struct cluster *from, uint32_t device, struct err *err)
 {
-    *to = *from;
-    to->name = strdup(from->name);
-    to->kind = strdup(from->kind);
-    to->lacks = from->lacks ? strdup(from->lacks) : NULL;
-    int result = profile_copy(&to->profile, &from->profile);
-    return to->name && to->kind && !to->lacks == !from->lacks ? result : -1;
+    const struct planner_device *x = &from->devices[device];
+    const struct cluster_device told = cluster_device_at(from, device);
+    if (cluster_add_device(to, &told, err) < 0)
+        return -1;
+    if (profile_copy(&to->devices[to->device_count - 1].profile, &x->profile) < 0)
+        return err_set(err, ERR_NOMEM, "cluster: out of memory");
+    return x->lacks ? cluster_leave_out(to, x->name, x->lacks, err) : 0;
 }
 
-struct cluster *cluster_copy(const struct cluster *cluster, struct err *err)
+struct cluster *cluster_copy(const struct cluster *cluster, const uint32_t *order, struct err *err)
 {
     struct cluster *copy = cluster_create(err);
-    if (!copy)
-        return NULL;
-    *copy = *cluster;
-    copy->device_count = copy->node_count = copy->link_count = 0;
-    copy->device_capacity = cluster->device_count + 1;
-    copy->node_capacity = cluster->node_count + 1;
-    copy->link_capacity = cluster->link_count + 1;
-    copy->devices = calloc(copy->device_capacity, sizeof(*copy->devices));
-    copy->nodes = calloc(copy->node_capacity, sizeof(*copy->nodes));
-    copy->links = calloc(copy->link_capacity, sizeof(*copy->links));
-    bool failed = !copy->devices || !copy->nodes || !copy->links;
-    failed |= cluster_index_copy(&copy->device_index, &cluster->device_index, err) < 0;
-    failed |= cluster_index_copy(&copy->node_index, &cluster->node_index, err) < 0;
-    failed |= cluster_index_copy(&copy->link_index, &cluster->link_index, err) < 0;
-    for (uint32_t n = 0; n < cluster->node_count && !failed; n++) {
-        copy->nodes[n] = cluster->nodes[n];
-        copy->nodes[n].name = strdup(cluster->nodes[n].name);
-        copy->node_count++;
-        failed = !copy->nodes[n].name;
+    int result = copy ? 0 : -1;
+    for (uint32_t i = 0; i < cluster->device_count && result == 0; i++)
+        result = device_copy(copy, cluster, order ? order[i] : i, err);
+    for (uint32_t n = 0; n < cluster->node_count && result == 0; n++) {
+        const struct node *node = &cluster->nodes[n];
+        copy->nodes[cluster_node_find(copy, node->name)].nic_bytes_per_s = node->nic_bytes_per_s;
     }
-    for (uint32_t d = 0; d < cluster->device_count && !failed; d++) {
-        copy->device_count++;
-        failed = device_copy(&copy->devices[d], &cluster->devices[d]) < 0;
+    for (uint32_t i = 0; i < cluster->link_count && result == 0; i++) {
+        struct link_pair pair = cluster->links[i];
+        pair.from = cluster_node_find(copy, cluster->nodes[pair.from].name);
+        pair.to = cluster_node_find(copy, cluster->nodes[pair.to].name);
+        result = cluster_put_link(copy, &pair, err);
     }
-    if (failed) {
+    if (result < 0) {
         cluster_destroy(copy);
-        err_set(err, ERR_NOMEM, "cluster: out of memory");
         return NULL;
     }
-    if (cluster->link_count)
-        memcpy(copy->links, cluster->links, cluster->link_count * sizeof(*copy->links));
-    copy->link_count = cluster->link_count;
+    copy->runnable_only = cluster->runnable_only;
+    copy->within = cluster->within;
+    copy->between = cluster->between;
     return copy;
 }
 

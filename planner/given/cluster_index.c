@@ -59,19 +59,6 @@ uint32_t cluster_index_next(const struct cluster_index *index, uint64_t hash, ui
     return UINT32_MAX;
 }
 
-int cluster_index_copy(struct cluster_index *to, const struct cluster_index *from, struct err *err)
-{
-    *to = (struct cluster_index){0};
-    if (from->capacity == 0)
-        return 0;
-    struct cluster_slot *slots = malloc(from->capacity * sizeof(*slots));
-    if (!slots)
-        return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    memcpy(slots, from->slots, from->capacity * sizeof(*slots));
-    *to = (struct cluster_index){.capacity = from->capacity, .count = from->count, .slots = slots};
-    return 0;
-}
-
 void cluster_index_fini(struct cluster_index *index)
 {
     free(index->slots);

@@ -21,8 +21,6 @@ uint64_t cluster_hash_pair(uint32_t a, uint32_t b);
 int cluster_index_add(struct cluster_index *index, uint64_t hash, uint32_t item, struct err *err);
 /* Returns the next item whose hash is equal, or UINT32_MAX. *cursor starts at 0. */
 uint32_t cluster_index_next(const struct cluster_index *index, uint64_t hash, uint32_t *cursor);
-/* Copies the index into *to, which shares nothing with *from. ERR_NOMEM, with *to empty. */
-int cluster_index_copy(struct cluster_index *to, const struct cluster_index *from, struct err *err);
 void cluster_index_fini(struct cluster_index *index);
 
 #endif

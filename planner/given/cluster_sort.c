@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/arena.h"
+#include "planner/given/cluster_change.h"
 
 #define ROUNDS 3 /* how often each machine's key takes in those of its neighbours; a rule of thumb */
 
@@ -79,22 +80,11 @@ static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
 /* Stable sort in place. Lists are short or nearly sorted. */
 static void devices_sort(const struct sorter *s, uint32_t *list, uint32_t count)
 {
-    /* Runs are merged by rotation, which needs no memory. */
-    for (uint32_t width = 1; width < count; width *= 2) {
-        for (uint32_t low = 0; low + width < count; low += 2 * width) {
-            uint32_t high = low + 2 * width < count ? low + 2 * width : count, left = low,
-                     right = low + width;
-            while (left < right && right < high) {
-                if (device_compare(s, list[left], list[right]) <= 0) {
-                    left++;
-                    continue;
-                }
-                uint32_t item = list[right];
-                memmove(&list[left + 1], &list[left], (right - left) * sizeof(*list));
-                list[left++] = item;
-                right++;
-            }
-        }
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t item = list[i], at = i;
+        for (; at > 0 && device_compare(s, list[at - 1], item) > 0; at--)
+            list[at] = list[at - 1];
+        list[at] = item;
     }
 }
 
@@ -178,71 +168,28 @@ static void machines_make(struct sorter *s)
         s->place[s->machines[n].node] = n;
 }
 
-static int sorted_fill(const struct sorter *s, struct cluster *to, uint32_t *listed, struct err *err)
-{
-    const struct cluster *c = s->cluster;
-    int result = 0;
-    for (uint32_t n = 0; n < c->node_count && result == 0; n++) {
-        const struct sorted_machine *m = &s->machines[n];
-        to->nodes[n] = c->nodes[m->node];
-        result = cluster_index_add(&to->node_index, cluster_hash_name(to->nodes[n].name), n, err);
-        for (uint32_t i = m->first; i < m->first + m->count && result == 0; i++) {
-            uint32_t at = to->device_count++;
-            listed[s->devices[i]] = at;
-            to->devices[at] = c->devices[s->devices[i]];
-            to->devices[at].node = n;
-            result = cluster_index_add(&to->device_index, cluster_hash_name(to->devices[at].name), at, err);
-        }
-    }
-    for (uint32_t i = 0; i < c->link_count && result == 0; i++) {
-        to->links[i] = c->links[i];
-        to->links[i].from = s->place[c->links[i].from];
-        to->links[i].to = s->place[c->links[i].to];
-        result =
-            cluster_index_add(&to->link_index, cluster_hash_pair(to->links[i].from, to->links[i].to), i, err);
-    }
-    return result;
-}
-
 struct cluster *cluster_sorted(const struct cluster *c, uint32_t *listed, struct err *err)
 {
     struct sorter s = {.cluster = c};
-    struct cluster *to = calloc(1, sizeof(*to));
-    int result = -1;
+    struct cluster *to = NULL;
+    uint32_t *order = arena_get(&s.arena, c->device_count, sizeof(*order)), count = 0;
     ARENA_ARRAY(&s.arena, s.devices, c->device_count);
     ARENA_ARRAY(&s.arena, s.looks, c->device_count);
     ARENA_ARRAY(&s.arena, s.machines, c->node_count);
     ARENA_ARRAY(&s.arena, s.place, c->node_count);
-    if (to) {
-        *to = *c;
-        to->device_count = 0;
-        to->device_index = to->node_index = to->link_index = (struct cluster_index){0};
-        to->devices = calloc((size_t)c->device_count + 1, sizeof(*to->devices));
-        to->nodes = calloc((size_t)c->node_count + 1, sizeof(*to->nodes));
-        to->links = calloc((size_t)c->link_count + 1, sizeof(*to->links));
-    }
-    if (!to || !to->devices || !to->nodes || !to->links || s.arena.failed) {
+    if (s.arena.failed) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
     } else {
         machines_make(&s);
-        result = sorted_fill(&s, to, listed, err);
+        for (uint32_t n = 0; n < c->node_count; n++) {
+            const struct sorted_machine *m = &s.machines[n];
+            for (uint32_t i = m->first; i < m->first + m->count; i++) {
+                listed[s.devices[i]] = count;
+                order[count++] = s.devices[i];
+            }
+        }
+        to = cluster_copy(c, order, err);
     }
     arena_fini(&s.arena);
-    if (result == 0)
-        return to;
-    cluster_sorted_destroy(to);
-    return NULL;
-}
-
-void cluster_sorted_destroy(struct cluster *to)
-{
-    if (!to)
-        return;
-    free(to->devices);
-    free(to->nodes);
-    free(to->links);
-    cluster_index_fini(&to->device_index);
-    cluster_index_fini(&to->node_index);
-    cluster_index_fini(&to->link_index);
-    free(to);
+    return to;
 }

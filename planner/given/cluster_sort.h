@@ -8,9 +8,7 @@
 
 /* Returns the cluster with its devices in canonical order: nodes are ordered by their devices and links,
  * and the devices of one node stand together. listed[i] (device_count) receives the new index of the i-th
- * device. All but the arrays of devices is borrowed, so the cluster must outlive the result. NULL with
- * ERR_NOMEM; cluster_sorted_destroy. */
+ * device. The result is a copy (cluster_destroy); NULL with ERR_NOMEM. */
 struct cluster *cluster_sorted(const struct cluster *cluster, uint32_t *listed, struct err *err);
-void cluster_sorted_destroy(struct cluster *sorted);
 
 #endif

@@ -106,13 +106,13 @@ static void improvements_are_what_a_better_cluster_gives(void **state)
         assert_non_null(line_of(in, INSIGHT_MEMORY, "right/0"));
         /* Only a slow link bounds the step. */
         assert_true(slow ? link->saves > 0.1 : link->saves < 0.05);
-        struct cluster *better = cluster_copy(cluster, &err);
+        struct cluster *better = cluster_copy(cluster, NULL, &err);
         assert_int_equal(cluster_speed_link(better, 0, 1, 10, &err), 0);
         struct plan_answer *found = search(&w, better, false);
         worst = fmax(worst, link->step_s / found->step_s);
         plan_answer_destroy(found);
         cluster_destroy(better);
-        better = cluster_copy(cluster, &err);
+        better = cluster_copy(cluster, NULL, &err);
         better->devices[0].speed *= 2;
         found = search(&w, better, false);
         worst = fmax(worst, speed->step_s / found->step_s);
