@@ -530,14 +530,13 @@ int profile_measure(struct device *device, const struct profile_request *request
                     struct err *err)
 {
     struct profile *profile = calloc(1, sizeof(*profile));
+    struct profile_request measured = *request;
     *document = NULL;
     if (!profile)
         return err_set(err, ERR_NOMEM, "out of memory for a profile");
-    if (!request->method.full && request->method.base == LAYER_BASE_PACKED) {
-        free(profile);
-        return err_set(err, ERR_UNSUPPORTED, "a packed base is not measured: its blocks are those of a file");
-    }
-    int status = profile_init(profile, device, request, err);
+    if (!request->method.full && request->method.base == LAYER_BASE_PACKED)
+        measured.method.base = LAYER_BASE_NF4;
+    int status = profile_init(profile, device, &measured, err);
     points_make(profile);
     if (status == 0)
         status = profile_turns(profile);

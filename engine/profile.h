@@ -26,8 +26,8 @@
 struct profile_request {
     const struct model_config *config;
     /* Of these options only the method is read: lora or full, base, double_quant, compute, moments8, trained
-     * embedding and head, smoothing, noise, seed. ERR_UNSUPPORTED for a packed base, whose blocks cannot be
-     * made up at random. */
+     * embedding and head, smoothing, noise, seed. A packed base is measured as NF4, and the document says so:
+     * the blocks of a file cannot be made up at random, and both are unpacked before each product. */
     struct stage_options method;
     uint32_t sequence_tokens;    /* longest row of the job, ≥ 1 */
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: twice sequence_tokens, or once
