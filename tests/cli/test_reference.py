@@ -49,6 +49,17 @@ def every_code_of_a_problem_and_every_exit_status_is_listed():
     return f"{len(told)} codes"
 
 
+def what_comes_is_not_there_yet():
+    names = set(re.findall(r"`([^`]+)`", text("docs", "ROADMAP.md").split("**Comes**")[1].split("\n", 1)[1]))
+    there = {f"motley {name}" for name in re.findall(r"^### (\S+)", text("docs", "reference", "commands.md"), re.M)}
+    there |= set(re.findall(r"^\| `([\w.]+)` \|", text("docs", "reference", "job.md"), re.M))
+    there |= set(re.findall(r"^\| `(\w+)` \|", text("docs", "FAMILIES.md"), re.M))
+    there |= set(re.findall(r"^  (/v1/[\w/]+)", text("api", "openapi.yaml"), re.M))
+    expect(len(names) >= 5 and {"motley plan", "train.steps", "qwen3", "/v1/jobs"} <= there, f"{len(names)} names; {sorted(there)[:20]}")
+    expect(not names & there, f"docs/ROADMAP.md says that these come: {sorted(names & there)}")
+    return f"{len(names)} names"
+
+
 def man_takes_every_page():
     pages = sorted(os.listdir(MAN))
     lint = shutil.which("mandoc")
@@ -68,4 +79,4 @@ def man_takes_every_page():
 
 if __name__ == "__main__":
     main(the_reference_is_what_the_programs_say, every_key_of_a_job_is_in_the_example_and_in_the_table,
-         every_code_of_a_problem_and_every_exit_status_is_listed, man_takes_every_page)
+         every_code_of_a_problem_and_every_exit_status_is_listed, what_comes_is_not_there_yet, man_takes_every_page)
