@@ -226,8 +226,9 @@ struct job_spec;
 struct given_rows {
     struct row_size *train, *eval; /* owned; NULL: not available */
     uint32_t train_count, eval_count, prompt_tokens;
-    int format;    /* enum spec_format that was found for the rows */
-    char why[320]; /* why the sizes are not available; else "" */
+    int format;     /* enum spec_format that was found for the rows */
+    char why[320];  /* why the sizes are not available; else "" */
+    json_t *doubts; /* owned list of what looks wrong in the rows; NULL: they were not read */
 };
 /* Reads the sizes from the data files (NULL: there is none). An error is only recorded in `why`. */
 void given_rows_read(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
@@ -236,7 +237,8 @@ void given_rows_fini(struct given_rows *given);
 
 /* Fills *inputs (release it with plan_inputs_fini) for a specification file and a cluster file, without a
  * server. routing: measured routing (planner/given/inputs.h, "expert_share"), or NULL. *rows becomes
- * {"count", "from" | null, "why"?}, new, which says whether the data's own lengths were used. */
+ * {"count", "from" | null, "why"?, "doubts"?: [sentences]}, new, which says whether the data's own lengths
+ * were used. */
 int given_by_files(const char *spec_path, const char *cluster_path, const json_t *routing,
                    struct plan_inputs *inputs, json_t **rows, struct err *err);
 

@@ -325,6 +325,8 @@ static json_t *read_rows(const char *spec_path, const json_t *spec_json, const j
         json_pack("{s:I, s:s?}", "count", (json_int_t)rows->train_count, "from", rows->train ? from : NULL);
     if (told && *rows->why)
         json_object_set_new(told, "why", json_string(rows->why));
+    if (told && rows->doubts)
+        json_object_set(told, "doubts", rows->doubts);
     if (!told)
         err_set(err, ERR_NOMEM, "out of memory");
     return told;

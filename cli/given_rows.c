@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "model/rows/rows.h"
+#include "model/rows/rows_show.h"
 #include "model/job/spec.h"
 #include "model/shape/tensors.h"
 #include "model/text/tokenizer.h"
@@ -86,8 +87,22 @@ int given_encode(const char *path, const struct rows_options *options, struct ro
     return result < 0 ? err_wrap(err, "%s", path) : 0;
 }
 
-static int encode(const char *path, const struct rows_options *options, struct given_rows *given,
-                  struct row_size **sizes, uint32_t *count, struct err *err)
+/* Adds what looks wrong in a file's rows, behind the name of its key. */
+static int doubts_add(struct given_rows *given, const struct rows_report *report, const char *what,
+                      struct err *err)
+{
+    json_t *list = json_array(), *doubt;
+    size_t index;
+    given->doubts = given->doubts ? given->doubts : json_array();
+    int result = rows_report_doubts(report, list, err);
+    json_array_foreach (list, index, doubt)
+        json_array_append_new(given->doubts, json_sprintf("%s: %s", what, json_string_value(doubt)));
+    json_decref(list);
+    return result;
+}
+
+static int encode(const char *path, const struct rows_options *options, const char *what,
+                  struct given_rows *given, struct row_size **sizes, uint32_t *count, struct err *err)
 {
     struct rows *rows = NULL;
     struct rows_report report;
@@ -98,6 +113,7 @@ static int encode(const char *path, const struct rows_options *options, struct g
         rows_sizes(rows, *sizes);
         *count = rows->count;
         given->format = report.format;
+        result = doubts_add(given, &report, what, err);
     }
     rows_destroy(rows);
     return result;
@@ -123,9 +139,9 @@ static int read_all(const struct job_spec *spec, const char *train, const char *
     struct rows_options options = {0};
     int result = given_text_open(&spec->data, model_path, vocab, &text, &options, err);
     if (result == 0)
-        result = encode(train, &options, given, &given->train, &given->train_count, err);
+        result = encode(train, &options, "data.train", given, &given->train, &given->train_count, err);
     if (result == 0 && eval)
-        result = encode(eval, &options, given, &given->eval, &given->eval_count, err);
+        result = encode(eval, &options, "data.eval", given, &given->eval, &given->eval_count, err);
     if (result == 0)
         result = prompt_size(spec, &options, given, err);
     given_text_fini(&text);
@@ -149,5 +165,6 @@ void given_rows_fini(struct given_rows *given)
 {
     free(given->train);
     free(given->eval);
+    json_decref(given->doubts);
     *given = (struct given_rows){0};
 }

@@ -224,14 +224,15 @@ struct asked {
     bool runnable_only;
 };
 
-/* Adds to the answer's warnings what looks wrong in the specification, as the server does. */
-static void add_warnings(json_t *told, const struct plan_inputs *inputs)
+/* Adds to the answer's warnings what looks wrong in the rows and in the specification, as the server does. */
+static void add_warnings(json_t *told, const struct plan_inputs *inputs, const json_t *rows)
 {
     const struct workload *w = &inputs->workload;
     const struct order order = {
         .row_count = w->row_count, .batch_rows = w->batch_rows, .steps = w->steps, .epochs = w->epochs};
     char text[SPEC_DOUBT_BYTES];
     const uint64_t steps = w->steps > 0 ? w->steps : w->row_count > 0 ? order_step_count(&order) : 0;
+    json_array_extend(json_object_get(told, "warnings"), json_object_get(rows, "doubts"));
     if (spec_warmup_doubt(&inputs->spec.train, steps, text))
         json_array_append_new(json_object_get(told, "warnings"), json_string(text));
 }
@@ -245,7 +246,7 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_a
     json_t *told = answer_to_json(answer, err);
     int result = told ? 0 : -1;
     if (result == 0)
-        add_warnings(told, inputs);
+        add_warnings(told, inputs, rows);
     if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
         json_object_set_new(told, "drawn", json_string(picture));
     if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)

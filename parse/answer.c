@@ -89,14 +89,19 @@ static int options_read(const struct parse_request *request, struct text_options
 static int stats_say(json_t *stats, const struct parse_request *request, const struct rows_report *report,
                      uint32_t sequence_tokens, struct err *err)
 {
-    struct buf said = {.limit = 1024}, first = {.limit = 1 << 20};
+    struct buf said = {.limit = 2048}, first = {.limit = 1 << 20};
+    json_t *doubts = json_array();
     int status = rows_report_say(report, sequence_tokens, &said, err);
     if (status == 0)
+        status = rows_report_doubts(report, doubts, err);
+    if (status == 0)
         status = rows_show(*request->rows, 0, request->tokenizer, "⟦", "⟧", FIRST_BYTES_MAX, &first, err);
-    if (status == 0 && (json_object_set_new(stats, "said", json_string(buf_str(&said))) < 0 ||
+    if (status == 0 && (json_object_set(stats, "doubts", doubts) < 0 ||
+                        json_object_set_new(stats, "said", json_string(buf_str(&said))) < 0 ||
                         json_object_set_new(stats, "first", json_string(buf_str(&first))) < 0)) {
         status = err_set(err, ERR_NOMEM, "no memory for the data set's first row");
     }
+    json_decref(doubts);
     buf_fini(&said);
     buf_fini(&first);
     return status;

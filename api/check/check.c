@@ -341,11 +341,21 @@ static uint32_t devices_least(const struct job_spec *spec)
     return planned > least ? (uint32_t)planned : least;
 }
 
+static void warn_of_rows(const char *what, const struct dataset *dataset, json_t *warnings)
+{
+    json_t *doubt;
+    size_t index;
+    json_array_foreach (json_object_get(dataset->stats, "doubts"), index, doubt)
+        json_array_append_new(warnings, json_sprintf("%s: %s", what, json_string_value(doubt)));
+}
+
 /* Returns the new list of what may be done and yet looks wrong. */
 static json_t *warnings_of(const struct spec_check *check, int64_t steps)
 {
     json_t *warnings = json_array();
     char text[SPEC_DOUBT_BYTES];
+    warn_of_rows("data.train", &check->train, warnings);
+    warn_of_rows("data.eval", &check->eval, warnings);
     if (spec_warmup_doubt(&check->spec.train, (uint64_t)steps, text))
         json_array_append_new(warnings, json_string(text));
     return warnings;

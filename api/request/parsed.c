@@ -146,13 +146,14 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
                                           "first_dropped_line"};
     struct json_reader reader;
     const char *format = NULL, *said = NULL;
-    const json_t *lengths = NULL;
+    const json_t *lengths = NULL, *doubts = NULL;
     int64_t count = 0;
     jr_init(&reader, stats, "stats", err);
     jr_i64(&reader, "rows", JR_REQUIRED, (int64_t)rows, (int64_t)rows, &count);
     jr_i64(&reader, "bin_tokens", JR_REQUIRED, 1, UINT32_MAX, &count);
     jr_str(&reader, "format", JR_REQUIRED, 1, 32, &format);
-    jr_str(&reader, "said", JR_REQUIRED, 1, 1024, &said);
+    jr_str(&reader, "said", JR_REQUIRED, 1, 2048, &said);
+    jr_array(&reader, "doubts", JR_REQUIRED, 0, 4, &doubts);
     jr_str(&reader, "first", JR_REQUIRED, 0, FIRST_BYTES_MAX, &said);
     jr_array(&reader, "lengths", JR_REQUIRED, 0, ROWS_HISTOGRAM_BINS, &lengths);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
@@ -161,6 +162,10 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
         if (json_integer_value(json_array_get(lengths, i)) < 0 ||
             !json_is_integer(json_array_get(lengths, i)))
             return jr_fail(&reader, "lengths", "[%zu] is no count", i);
+    for (size_t i = 0; !reader.failed && i < json_array_size(doubts); i++)
+        if (json_string_length(json_array_get(doubts, i)) == 0 ||
+            json_string_length(json_array_get(doubts, i)) > 400)
+            return jr_fail(&reader, "doubts", "[%zu] is no sentence", i);
     return jr_finish(&reader);
 }
 

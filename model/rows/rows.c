@@ -36,6 +36,7 @@ struct encoder {
     struct ids prompt; /* ids of the current row's prompt, encoded alone */
     struct buf text;
     struct chat_spans spans;
+    bool unknown_role; /* the current row has one */
 };
 
 static int labels_fill(struct encoder *e, bool learn, struct err *err)
@@ -297,6 +298,19 @@ static int conversation_encode(struct encoder *e, const struct row_chat *chat, s
     return chat->prompt > 0 ? completion_label(e, chat, err) : 0;
 }
 
+/* Notes a role that the template does not know; the report has the first, with "?" for what a terminal might
+ * take for more than a letter. */
+static void role_note(struct encoder *e, const char *role)
+{
+    struct rows_report *report = e->report;
+    e->unknown_role = role != NULL;
+    if (!role || report->unknown_roles > 0)
+        return;
+    snprintf(report->unknown_role, sizeof(report->unknown_role), "%s", role);
+    for (char *at = report->unknown_role; *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+}
+
 static int chat_row(struct encoder *e, const struct row_json *row, struct err *err)
 {
     struct row_chat chat = {0};
@@ -306,6 +320,7 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
     }
     int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
+        role_note(e, row_chat_unknown_role(&chat, e->options->chat));
         row_chat_unwritten(&chat, e->options->chat, e->report->unwritten);
         if (chat_template_names(e->options->chat, "strftime_now"))
             snprintf(e->report->day, sizeof(e->report->day), "%s",
@@ -498,8 +513,12 @@ static int text_encode(struct encoder *e, const char *text, size_t size, uint32_
         return err_set(err, ERR_INVALID, "the row is not valid UTF-8 at its byte %zu", valid + 1);
     if (row_json_parse(text, size, &row, err) < 0)
         return -1;
+    e->unknown_role = false;
     int status = row_encode(e, &row, err);
     row_json_fini(&row);
+    if (e->unknown_role)
+        e->report->first_unknown_line =
+            e->report->unknown_roles++ == 0 ? line : e->report->first_unknown_line;
     if (status < 0 || ids_check(e->options, &e->ids, 0, err) < 0)
         return -1;
     return row_keep(e, line, err);

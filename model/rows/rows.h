@@ -64,7 +64,7 @@ struct rows_options {
     size_t bytes_max;      /* limit on the encoded rows' memory; 0: 2 GiB */
 };
 
-enum { ROWS_NAMES_BYTES = 300 };
+enum { ROWS_NAMES_BYTES = 300, ROWS_ROLE_BYTES = 41 };
 
 struct rows_report {
     enum spec_format format; /* the rows' format, which `auto` may have found */
@@ -73,7 +73,10 @@ struct rows_report {
     uint32_t rows;           /* rows that were kept */
     uint32_t truncated;      /* kept rows that were cut at sequence_tokens */
     uint32_t dropped;        /* rows without a learnt label */
-    uint32_t first_truncated_line, first_dropped_line; /* places in `unit`, from 1; 0: none */
+    uint32_t unknown_roles;  /* rows with a message of a role that is not usual and not in the template */
+    /* places in `unit`, from 1; 0: none */
+    uint32_t first_truncated_line, first_dropped_line, first_unknown_line;
+    char unknown_role[ROWS_ROLE_BYTES]; /* the first such role, in printable ASCII */
     /* Names with ", " between them, each once: keys of messages, tools and documents that the chat template
      * never names, so that they are not in the text (apply_chat_template drops them, too); and columns that
      * no format reads. */

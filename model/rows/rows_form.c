@@ -446,6 +446,20 @@ static bool is_one_of(const char *key, const char *const *keys)
     return *keys != NULL;
 }
 
+const char *row_chat_unknown_role(const struct row_chat *row, const struct chat_template *chat)
+{
+    static const char *const usual[] = {"system", "developer", "user",    "assistant",
+                                        "tool",   "function",  "ipython", NULL};
+    size_t i;
+    json_t *message;
+    json_array_foreach (row->messages, i, message) {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && !is_one_of(role, usual) && !chat_template_names(chat, role))
+            return role;
+    }
+    return NULL;
+}
+
 void row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat,
                         char names[ROWS_NAMES_BYTES])
 {

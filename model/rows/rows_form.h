@@ -35,6 +35,9 @@ struct row_chat {
  * become variables of it. The caller releases *out with row_chat_fini(), also after an error. */
 int row_chat_read(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
                   struct row_chat *out, struct err *err);
+/* Returns the first message's role that is none of the usual ones and not in the template's text, borrowed;
+ * or NULL. A template writes it as it is, or leaves its message out. */
+const char *row_chat_unknown_role(const struct row_chat *row, const struct chat_template *chat);
 /* Adds the parts of the row that the template never names to the list of names. */
 void row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat,
                         char names[ROWS_NAMES_BYTES]);

@@ -27,6 +27,10 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
                                           report->dropped, report->unit, report->first_dropped_line) < 0) {
         return -1;
     }
+    if (report->unknown_roles > 0 &&
+        buf_printf(out, err, "; %u with a role that the chat template does not name, first \"%s\" in %s %u",
+                   report->unknown_roles, report->unknown_role, report->unit, report->first_unknown_line) < 0)
+        return -1;
     if (*report->unwritten &&
         buf_printf(out, err, "; the chat template does not write their %s", report->unwritten) < 0)
         return -1;
@@ -35,6 +39,24 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
             0)
         return -1;
     return *report->unread ? buf_printf(out, err, "; columns that are not read: %s", report->unread) : 0;
+}
+
+int rows_report_doubts(const struct rows_report *report, json_t *list, struct err *err)
+{
+    int bad = 0;
+    if (report->dropped > 0)
+        bad |= json_array_append_new(
+            list, json_sprintf("dropped with nothing to learn: %u of %" PRIu64 " rows, first %s %u",
+                               report->dropped, (uint64_t)report->rows + report->dropped, report->unit,
+                               report->first_dropped_line));
+    if (report->unknown_roles > 0)
+        bad |= json_array_append_new(
+            list,
+            json_sprintf("%u row%s a message of a role that the chat template does not name, first \"%s\" "
+                         "in %s %u",
+                         report->unknown_roles, report->unknown_roles == 1 ? " has" : "s have",
+                         report->unknown_role, report->unit, report->first_unknown_line));
+    return bad ? err_set(err, ERR_NOMEM, "no memory for a warning") : 0;
 }
 
 /* Appends text[0..size) with control characters replaced by their pictures (U+2400 …). */

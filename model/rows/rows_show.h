@@ -2,6 +2,7 @@
 #ifndef MOTLEY_MODEL_ROWS_ROWS_SHOW_H
 #define MOTLEY_MODEL_ROWS_ROWS_SHOW_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,5 +20,9 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
  * tokenizer (NULL) the ids are shown. A text longer than bytes_max is cut and ends with "…". */
 int rows_show(const struct rows *rows, uint32_t row, const struct tokenizer *tokenizer, const char *begin,
               const char *end, size_t bytes_max, struct buf *out, struct err *err);
+
+/* Appends to 'list' a sentence for each thing that is allowed and yet looks wrong: rows that were dropped,
+ * and roles that the chat template does not name. */
+int rows_report_doubts(const struct rows_report *report, json_t *list, struct err *err);
 
 #endif

@@ -219,6 +219,12 @@ def a_job_that_waits_has_another_priority_begin_and_width():
     made = api.good("POST", "/v1/jobs", spec(rows, priority=3))
     ident, path = made["id"], f"/v1/jobs/{made['id']}"
     expect("train.warmup_steps is 10 and the job has 3 steps" in made["warnings"][0], made)
+    mute = api.upload_rows([*token_rows(), {"ids": [1, 2], "labels": [1, -100]}])
+    warned = api.good("POST", "/v1/jobs", spec(mute, train={"batch_rows": 2, "steps": 3, "warmup_steps": 0}))
+    expect(warned["warnings"] == ["data.train: dropped with nothing to learn: 1 of 5 rows, first line 5"], warned)
+    plain = api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 2, "steps": 3, "warmup_steps": 0}))
+    expect("warnings" not in plain, plain)
+    api.good("POST", "/v1/jobs:cancel", {"ids": [warned["id"], plain["id"]]})
     begin = "2031-02-03T04:05:06.000000Z"
     expect(api.good("PATCH", path, {"priority": -5, "begin": begin}) ==
            {"id": ident, "state": "queued", "priority": -5, "begins": begin, "at_most": None}, "changed")

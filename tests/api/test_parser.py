@@ -101,7 +101,7 @@ def it_can_see_nothing_and_do_nothing():
 def what_a_parser_announces_and_does_not_send_is_refused():
     """A parser that was taken over says one row, 4 of its 8 bytes: the rest would be what the api's memory held."""
     lie, real, script = api.path("lie"), os.path.join(BIN, "motley-parse"), api.path("parser.sh")
-    stats = {"rows": 1, "bin_tokens": 1, "format": "tokens", "said": "x", "first": "", "lengths": [], "tokens": 1, "labelled": 1, "sum_sq": 1,
+    stats = {"rows": 1, "bin_tokens": 1, "format": "tokens", "said": "x", "doubts": [], "first": "", "lengths": [], "tokens": 1, "labelled": 1, "sum_sq": 1,
              "longest": 1, "truncated": 0, "dropped": 0, "first_truncated_line": 0, "first_dropped_line": 0}
     frame = msgpack({"answer": {"rows": 1, "stats": stats}, "bytes": 4})
     with open(script, "w", encoding="ascii") as handle:

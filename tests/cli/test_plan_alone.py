@@ -173,7 +173,10 @@ def rows_that_are_at_hand_are_planned_with_their_own_lengths():
         f.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         f.write("spec.json", f.spec_of(data={"format": "tokens"}))
         answer = f.plan()
-        expect(answer["rows"]["count"] == 16, f"{answer['rows']}")
+        expect(answer["rows"]["count"] == 16 and answer["warnings"] == [], f"{answer['rows']} {answer['warnings']}")
+        f.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, {"ids": [1, 2], "labels": [-100, -100]}]))
+        expect(f.plan()["warnings"] == ["data.train: dropped with nothing to learn: 1 of 17 rows, first line 17"], f.plan())
+        f.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         tokens = answer["tokens_per_s"] * answer["step_s"]
         expect(abs(tokens - 8 * 64) < 1, f"{tokens} tokens a step, not 512")
         f.write("rows.jsonl", "{this is no JSON}\n")

@@ -74,6 +74,17 @@ def what_is_cut_or_dropped_is_said():
            "1 dropped with nothing to learn, first line 2" in out, out)
 
 
+def a_role_that_the_template_does_not_name_is_said():
+    c = case("keys")
+
+    def row(asks, answers):
+        return json.dumps({"messages": [{"role": asks, "content": "q"}, {"role": answers, "content": "a"}]})
+    lines = "\n".join([row("user", "assistant"), row("us\x1b[1mr", "assistant"), row("user", "asistant"), row("system", "assistant")])
+    out, _ = rows(lines, config=c["config"])
+    expect('; 1 dropped with nothing to learn, first line 3; 2 with a role that the chat template does not name, first "us?[1mr" in line 2' in out,
+           out)
+
+
 def what_the_template_does_not_write_is_said():
     c = case("keys")
     row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": [1]}],
@@ -109,5 +120,5 @@ def bad_rows_are_refused_by_file_line_and_key():
         expect(words in err, err)
 
 
-main(shown_rows_have_the_libraries_ids_and_labels, the_learnt_part_is_marked, what_is_cut_or_dropped_is_said,
+main(shown_rows_have_the_libraries_ids_and_labels, the_learnt_part_is_marked, what_is_cut_or_dropped_is_said, a_role_that_the_template_does_not_name_is_said,
      what_the_template_does_not_write_is_said, bad_rows_are_refused_by_file_line_and_key)

@@ -107,6 +107,7 @@ class DataStats(Answered):
     bin_tokens: int | None = None  # the width of a bin of lengths
     lengths: list[int] | None = None  # rows by length
     said: str | None = None  # all of it in a sentence
+    doubts: list[str] | None = None  # what looks wrong: rows that were dropped, unknown roles
     first: str | None = None  # the first row, what is learnt between ⟦ and ⟧
 
 
