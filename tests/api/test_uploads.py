@@ -124,7 +124,7 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
                     json.dump({"address": "http://2130706433:" + api.address.rsplit(":", 1)[1], "token": token}, handle)
                 with open(api.path("spec.json"), "w", encoding="utf-8") as handle:
                     lines = "".join(json.dumps(row) + "\n" for row in token_rows()).encode()
-                    json.dump(spec("sha256:" + api.upload(lines, token=ada), model=model), handle)
+                    json.dump(spec("sha256:" + api.upload(lines, token=ada), model=model, train={"batch_rows": 2, "steps": 3, "warmup_steps": 0}), handle)
 
             for who in ("users", "nobody"):
                 api.stop()
