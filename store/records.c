@@ -80,7 +80,9 @@ static const struct pg_statement ask_sooner = {
     "SELECT json_build_object('starts_earliest', motley_time(CASE WHEN j.starts_from IS NOT NULL THEN greatest(j.starts_from, now()) END), 'starts_latest', "
     "  motley_time(CASE WHEN j.starts_to IS NOT NULL THEN greatest(j.starts_to, now()) END), "
     "  'ranges', (SELECT count(*) FROM old), 'ranges_right', (SELECT avg(held::integer)::float8 FROM old), "
-    "  'sooner', (SELECT changes FROM sooner s WHERE s.job = j.id AND s.answered_at > now() - interval '1 minute')), "
+    "  'sooner', (SELECT (SELECT coalesce(json_agg(t.change ORDER BY t.place), '[]') FROM json_array_elements(s.changes) WITH ORDINALITY AS "
+    "    t (change, place) WHERE t.change ->> 'kind' <> 'run' OR NOT EXISTS (SELECT FROM jobs e WHERE e.id = (t.change ->> 'job')::bigint AND "
+    "    e.ended_at IS NOT NULL)) FROM sooner s WHERE s.job = j.id AND s.answered_at > now() - interval '1 minute')), "
     "  (SELECT count(pg_notify('motley_jobs', '')) FROM asked) FROM jobs j WHERE j.id = $1",
     PG_WRITE};
 

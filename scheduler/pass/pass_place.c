@@ -128,10 +128,11 @@ static void say_waits(struct scheduler_pass *pass, const struct job_class *class
 {
     char text[400] = "", why[240], before[48] = "";
     size_t used = 0;
-    bool absent = false;
+    bool absent = false, others = false; /* whether a device that it may have is there */
     if (action && action->reason == REASON_RESERVED && action->subject > 0)
         snprintf(before, sizeof(before), "; job %lld goes first", (long long)action->subject);
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
+        others = others || (class->allowed[i] && device_is_there(pass, i));
         if (class->wanted[i] &&
             (kept || !pass->free_devices[i] || device_is_taken(&pass->view->devices[i]))) {
             int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
@@ -141,7 +142,8 @@ static void say_waits(struct scheduler_pass *pass, const struct job_class *class
             absent = absent || !device_is_there(pass, i);
         }
     }
-    const bool forced = absent && job_class_forces_kind(class);
+    const bool forced = absent && others && job_class_forces_kind(class) &&
+                        strcmp(job_class_word(class, "fallback"), "any") != 0;
     pass_wait(pass, job, action ? wait_code(pass, job, action) : "absent", action ? subject_of(action) : -1,
               "waits for %s%s%s%s%s", text[0] != '\0' ? text : "devices",
               forced ? ", as placement.kind is " : "", forced ? job_class_word(class, "kind") : "",

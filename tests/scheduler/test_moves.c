@@ -54,6 +54,18 @@ static void a_forced_kind_waits_and_says_for_what(void **state)
     world_check_metrics(&world, id, 30);
 }
 
+static void a_kind_is_not_blamed_where_no_device_that_is_named_is_there(void **state)
+{
+    fresh_agents(state);
+    world_drain(&world, "right/cpu0", true);
+    const int64_t id = world_submit(
+        &world, &(struct world_job){.name = "named", .devices = "right/cpu0", .kind = "single", .steps = 5});
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (drained)"));
+    assert_false(world_says(&world, id, "placement.kind"));
+    world_drain(&world, "right/cpu0", false);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 static void a_forced_kind_falls_back_when_its_devices_are_gone(void **state)
 {
     fresh_agents(state);
@@ -275,6 +287,7 @@ int main(int argc, char **argv)
         return world_scheduler_main(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_forced_kind_waits_and_says_for_what),
+        cmocka_unit_test(a_kind_is_not_blamed_where_no_device_that_is_named_is_there),
         cmocka_unit_test(a_forced_kind_falls_back_when_its_devices_are_gone),
         cmocka_unit_test(a_forced_kind_waits_for_busy_devices_whatever_its_fallback),
         cmocka_unit_test(a_device_slower_than_planned_is_left_when_that_pays),
