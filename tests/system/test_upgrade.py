@@ -84,7 +84,7 @@ def a_newer_database(motley):
 
 def what_would_happen_is_said():
     with Motley(two_unlike()) as motley:
-        ident = motley.submit(llama_spec(motley, "runs", 100000, 8, every=100000))["id"]
+        ident = motley.submit(llama_spec(motley, "runs", 100000, 8, every=100000, placement={"move": "never"}))["id"]
         motley.submit(llama_spec(motley, "waits", 2, 8, hold=True))
         motley.wait_steps(ident, 1)
         jobs_and_machines(motley, ident)
