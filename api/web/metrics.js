@@ -107,7 +107,8 @@ export class Metrics {
 
   // What each rank did in its last steps, beside what the plan predicts: [{rank, device, compute, wait, send, wall, predicted, ratio}].
   devices(answer) {
-    return [...this.ranks].sort(([a], [b]) => a - b).map(([rank, {device, lines}]) => {
+    const now = answer?.ranks?.length ?? Infinity; // an earlier run may have had more ranks
+    return [...this.ranks].filter(([rank]) => rank < now).sort(([a], [b]) => a - b).map(([rank, {device, lines}]) => {
       const last = lines.slice(-PACE_STEPS);
       const of = (key) => median(last.map((line) => line[key]).filter(Number.isFinite));
       const planned = answer?.ranks?.find((each) => each.rank === rank) || answer?.ranks?.[rank];
