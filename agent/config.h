@@ -76,9 +76,9 @@ struct agent_config {
     struct agent_device devices[AGENT_DEVICES_MAX];
     json_t *held; /* {device: bytes}: limits of the devices on which workers of this home's earlier agent run;
                      NULL: none; owned */
-    json_t
-        *cards; /* all cards that the drivers report, with `device`, or `why` for one that is not used, and
-                   `left_out` where the configuration leaves it out; NULL before agent_config_cards; owned */
+    /* All cards that the drivers report, with `device`, or `why` for one that is not used, and `left_out`
+     * where the configuration leaves it out; NULL before agent_config_cards; owned. */
+    json_t *cards;
 };
 
 /* Reads 'document'. With NULL all values are defaults and the name is the host's. 'fallback_host' is the

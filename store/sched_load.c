@@ -591,18 +591,19 @@ static const struct pg_statement get_run = {
     "'moves')::integer, 0), 'trial', t.document) "
     "FROM runs r JOIN jobs j ON j.id = r.job LEFT JOIN trials t ON t.job = j.id WHERE r.id = $1",
     PG_READ};
+/* clang-format off */
 static const struct pg_statement get_trial = {
     "trial_get",
     "SELECT json_build_object('repeats', coalesce(r.answer ->> 'repeats', r.answer ->> 'digest'), "
-    "'started_s', "
-    "coalesce(extract(epoch FROM r.started_at - r.created_at), 0), 'gap_s', (SELECT extract(epoch FROM "
-    "r.started_at - p.stopping_at) FROM runs p WHERE p.job = r.job AND p.attempt = r.attempt - 1 AND "
-    "p.stop_why = 'yield'), 'lines', (SELECT coalesce(json_agg(json_build_array(m.seconds, m.tokens)), '[]') "
-    "FROM (SELECT " STEP_SECONDS " AS seconds, m.document -> 'tokens' AS tokens FROM metrics m WHERE m.job = "
-    "r.job AND m.kind = 'step' AND m.step > r.reported ORDER BY m.step LIMIT 256) m)) FROM runs r WHERE r.id "
-    "= "
-    "$1",
+    "  'started_s', coalesce(extract(epoch FROM r.started_at - r.created_at), 0), "
+    "  'gap_s', (SELECT extract(epoch FROM r.started_at - p.stopping_at) FROM runs p "
+    "    WHERE p.job = r.job AND p.attempt = r.attempt - 1 AND p.stop_why = 'yield'), "
+    "  'lines', (SELECT coalesce(json_agg(json_build_array(m.seconds, m.tokens)), '[]') "
+    "    FROM (SELECT " STEP_SECONDS " AS seconds, m.document -> 'tokens' AS tokens FROM metrics m "
+    "      WHERE m.job = r.job AND m.kind = 'step' AND m.step > r.reported ORDER BY m.step LIMIT 256) m)) "
+    "FROM runs r WHERE r.id = $1",
     PG_READ};
+/* clang-format on */
 static const struct pg_statement list_outbox = {
     "outbox_list",
     "SELECT json_build_object('incarnation', (SELECT incarnation FROM cluster), 'messages', "

@@ -140,8 +140,8 @@ static bool has_paced(const struct problem *problem, const struct plan *plan)
     return paced;
 }
 
-/* Appends how much slower or faster than their profiles the plan's devices are taken to be, by what runs
- * measured on them: "; a/cpu0 4 % slower and b/cpu0 2 % faster than measured, by runs". At most SPEEDS_TOLD.
+/* Appends how much slower or faster than their profiles the plan's devices are taken to be, by what runs or
+ * the cluster's file say: "; a/cpu0 4 % slower, b/cpu0 2 % faster than measured". At most SPEEDS_TOLD.
  */
 static void speeds_add(const struct problem *problem, const struct plan *plan, char *text, size_t size)
 {
@@ -161,7 +161,7 @@ static void speeds_add(const struct problem *problem, const struct plan *plan, c
         told++;
     }
     if (told > 0 && used < size)
-        snprintf(text + used, size - used, " than measured, by runs");
+        snprintf(text + used, size - used, " than measured");
 }
 
 int answer_rests(const struct problem *problem, struct plan_answer *answer, const struct price_run *run,

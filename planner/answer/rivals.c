@@ -44,12 +44,15 @@ int rivals_fill(const struct problem *p, const struct search_found *found, uint3
     for (int k = -1; answer->rival_count < most && (k = next_fastest(p, found, k, chosen)) >= 0;) {
         if (found->seconds[k] > RIVAL_MOST * answer->step_s)
             break;
-        struct plan *plan = kinds[k]->emit(p, &found->best[k], true, err);
+        struct err why;
+        struct plan *plan = kinds[k]->emit(p, &found->best[k], true, &why);
         double seconds;
-        if (!plan || plan_share_slots(plan, p->cluster, err) < 0 ||
-            price_plan(p, plan, found->steps, &seconds, err) < 0 || plan_seal(plan, err) < 0) {
+        if (!plan || plan_share_slots(plan, p->cluster, &why) < 0 ||
+            price_plan(p, plan, found->steps, &seconds, &why) < 0 || plan_seal(plan, &why) < 0) {
             plan_destroy(plan);
-            return -1;
+            if (why.code == ERR_NOMEM)
+                return err_set(err, ERR_NOMEM, "%s", why.text);
+            continue; /* the answer is good without it */
         }
         answer->rivals[answer->rival_count++] = (struct plan_rival){plan, seconds};
     }

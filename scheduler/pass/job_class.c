@@ -216,19 +216,16 @@ static int links_among(const struct store_view *view, const bool *mask, const js
 }
 
 /* Whether the plan's devices are all in the mask. */
-static bool has_devices(const struct store_view *view, const json_t *plan, const bool *mask)
+static bool has_devices(const struct scheduler_pass *pass, const json_t *plan, const bool *mask)
 {
     size_t i;
     json_t *rank;
-    bool all = true;
     json_array_foreach (json_object_get(plan, "ranks"), i, rank) {
-        const char *device = json_text_of(rank, "device");
-        bool has = false;
-        for (size_t d = 0; d < view->device_count && !has; d++)
-            has = mask[d] && strcmp(view->devices[d].name, device) == 0;
-        all = all && has;
+        const struct store_sched_device *device = pass_device(pass, json_text_of(rank, "device"));
+        if (!device || !mask[device - pass->view->devices])
+            return false;
     }
-    return all;
+    return true;
 }
 
 int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, const bool *mask, bool now,
@@ -268,7 +265,7 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
         .links = links,
         .link_count = link_count,
         .move = move,
-        .pinned = class->pinned && !move && has_devices(view, class->pinned, mask) ? class->pinned : NULL,
+        .pinned = class->pinned && !move && has_devices(pass, class->pinned, mask) ? class->pinned : NULL,
     };
     rc = planning_get(pass->scheduler->planning, &request, answer, err);
 out:

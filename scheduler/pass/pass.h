@@ -108,8 +108,9 @@ const char *pass_wait_code(enum policy_reason reason);
 void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Returns the view's node of that name, or NULL. */
+/* Return the view's node and device of that name, or NULL. */
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name);
+const struct store_sched_device *pass_device(const struct scheduler_pass *pass, const char *name);
 
 /* pass_record.c records what simulations read later. pass_say_sharing: the policies' settings, once per
  * leader. pass_record_wait: the place and predicted start of a waiting job. pass_record_start: the devices

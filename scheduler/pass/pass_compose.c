@@ -10,14 +10,6 @@
 #include "program/program.h"
 #include "scheduler/pass/pauses.h"
 
-static const struct store_sched_device *find_device(const struct scheduler_pass *pass, const char *name)
-{
-    for (size_t i = 0; i < pass->view->device_count; i++)
-        if (strcmp(pass->view->devices[i].name, name) == 0)
-            return &pass->view->devices[i];
-    return NULL;
-}
-
 /* Returns where the run begins: at the last complete checkpoint, or at step 0. */
 static json_t *compose_start(const struct pass_start *of)
 {
@@ -69,7 +61,7 @@ static json_t *compose_ranks(struct scheduler_pass *pass, const struct pass_star
     if (*start->reference)
         snprintf(origin, sizeof(origin), "profile, reference %s", start->reference);
     for (size_t i = 0; i < start->answer.rank_count; i++) {
-        const struct store_sched_device *device = find_device(pass, start->answer.ranks[i].device);
+        const struct store_sched_device *device = pass_device(pass, start->answer.ranks[i].device);
         const json_t *speed = device ? json_object_get(start->speeds, device->name) : NULL;
         pass_add(pass, ranks,
                  device ? json_pack("{s:I, s:s, s:s, s:O, s:O?, s:O?, s:s, s:f}", "rank", (json_int_t)i,

@@ -16,14 +16,12 @@
  * the CPU's machine. */
 static bool is_idle(const struct scheduler_pass *pass, const char *name)
 {
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        const json_t *bytes = json_object_get(pass->view->devices[i].health, "others_bytes");
-        const json_t *cores = json_object_get(pass->view->devices[i].health, "others_cores");
-        if (strcmp(pass->view->devices[i].name, name) == 0)
-            return (json_is_integer(bytes) && json_integer_value(bytes) == 0) ||
-                   (json_is_number(cores) && json_number_value(cores) < CORES_IDLE);
-    }
-    return false;
+    const struct store_sched_device *device = pass_device(pass, name);
+    const json_t *health = device ? device->health : NULL;
+    const json_t *bytes = json_object_get(health, "others_bytes"),
+                 *cores = json_object_get(health, "others_cores");
+    return (json_is_integer(bytes) && json_integer_value(bytes) == 0) ||
+           (json_is_number(cores) && json_number_value(cores) < CORES_IDLE);
 }
 
 /* Whether the lease's device has been idle for limits.lease_idle_ms, so that the lease ends. */

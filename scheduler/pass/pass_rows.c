@@ -73,6 +73,14 @@ const struct store_sched_node *pass_node(const struct scheduler_pass *pass, cons
     return NULL;
 }
 
+const struct store_sched_device *pass_device(const struct scheduler_pass *pass, const char *name)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (strcmp(pass->view->devices[i].name, name) == 0)
+            return &pass->view->devices[i];
+    return NULL;
+}
+
 const char *pass_wait_code(enum policy_reason reason)
 {
     static const char *const codes[] = {[REASON_DEVICES] = "devices",

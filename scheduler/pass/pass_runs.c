@@ -58,10 +58,8 @@ static const struct store_sched_job *find_job(const struct scheduler_pass *pass,
 
 static bool is_drained(const struct scheduler_pass *pass, const char *device)
 {
-    for (size_t i = 0; i < pass->view->device_count; i++)
-        if (strcmp(pass->view->devices[i].name, device) == 0)
-            return pass->view->devices[i].drained && pass->view->devices[i].drain_at_us <= pass->view->now_us;
-    return false;
+    const struct store_sched_device *found = pass_device(pass, device);
+    return found && found->drained && found->drain_at_us <= pass->view->now_us;
 }
 
 static struct rank_facts facts_of(const struct scheduler_pass *pass, const struct store_sched_run *run,

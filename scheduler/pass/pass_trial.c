@@ -225,19 +225,17 @@ static bool can_have(struct scheduler_pass *pass, const struct store_sched_run *
     const bool others = pass_somebody_waits(pass);
     size_t i;
     json_t *device;
-    bool all = true;
     if (!pass->free_found)
         pass_find_free(pass);
     json_array_foreach (json_object_get(plan, "devices"), i, device) {
-        bool has = false;
+        const struct store_sched_device *known = pass_device(pass, json_string_value(device));
+        bool has = known && !others && pass->free_devices[known - pass->view->devices];
         for (uint32_t k = 0; k < run->rank_count; k++)
             has = has || strcmp(run->ranks[k].device, json_string_value(device)) == 0;
-        for (size_t d = 0; d < pass->view->device_count && !has && !others; d++)
-            has =
-                pass->free_devices[d] && strcmp(pass->view->devices[d].name, json_string_value(device)) == 0;
-        all = all && has;
+        if (!has)
+            return false;
     }
-    return all;
+    return true;
 }
 
 /* Returns the next plan to try, or 0 where none is left, can be had, and is worth its part of the budget: the

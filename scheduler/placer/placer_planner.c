@@ -360,15 +360,12 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     cluster = build_cluster(request, speeds, err);
     if (!cluster)
         goto out;
-    int pinned = 0;
-    if (spec.placement.plan)
+    if (spec.placement.plan) {
         rc = repeat(spec.placement.plan, &workload, cluster, answer, err);
-    else if (request->pinned)
-        pinned = repeat_pinned(request, &workload, cluster, answer, err);
-    if (!spec.placement.plan && pinned == 0)
-        rc = search(request, &spec, &workload, cluster, answer, err);
-    else if (pinned > 0)
-        rc = 0;
+    } else {
+        const int pinned = request->pinned ? repeat_pinned(request, &workload, cluster, answer, err) : 0;
+        rc = pinned == 0 ? search(request, &spec, &workload, cluster, answer, err) : pinned > 0 ? 0 : -1;
+    }
 out:
     if (rc < 0)
         placer_answer_fini(answer);
