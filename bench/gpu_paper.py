@@ -182,9 +182,9 @@ def card_of(motley, name):
 
 def tile_seconds(flops, name, order, blocks, card, tiles):
     """Seconds of FLOPs by blocks of our own products. Two blocks of 256 threads share a multiprocessor, but for NVIDIA's with tiles
-    of 128 x 128, whose registers are too many. A tile of `depth` terms is fetched while the one before is multiplied."""
+    of 128 x 128 whose values do not come in eights: their registers are too many. A tile of `depth` terms is fetched while the one before is multiplied."""
     cost, (rows, columns) = tiles[name, order], map(int, re.search(r"(\d+)x(\d+)$", name).groups())
-    depth, share = (32 if name.startswith("units") and card["kind"] == "cuda" else 8 if rows * columns > 8192 and name.startswith("gemm") else 16), 1 if rows * columns > 8192 and card["kind"] == "cuda" else 2
+    depth, share = (32 if name.startswith("units") and card["kind"] == "cuda" else 8 if rows * columns > 8192 and name.startswith("gemm") else 16), 1 if rows * columns > 8192 and card["kind"] == "cuda" and "eights" not in name else 2
     whole = 2 * rows * columns * 64
     clocks = {"issue": cost["instructions"] * card["clock"] * card["multiprocessors"] / card["issue"], "shared": cost["wavefronts"],
               "products": whole / ((card["mma"] if cost["mma"] else card["fp32"]) / card["multiprocessors"] / card["clock"])}

@@ -44,11 +44,11 @@ endif()
 # What of the rooms below the engine it is linked with.
 set(common array buf clock err file log rand units)
 set(model shape/arch shape/arch_table shape/blocks files/by_name shape/config files/dequantise files/dynamic_map files/file_kind shape/flat
-  shape/footprint files/gguf shape/layer shape/layer_tensors files/nf4 files/nf4_avx2 files/nf4_stored files/pack
+  shape/footprint files/gguf shape/layer shape/layer_steps shape/layer_tensors files/nf4 files/nf4_avx2 files/nf4_stored files/pack
   shape/packing shape/rope files/source files/tensor_type shape/lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model shape/config_delta shape/config_experts shape/config_keys shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
+  list(APPEND model shape/config_delta shape/config_experts shape/config_heads shape/config_keys shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
     shape/names shape/nf4_skipped adapters/peft adapters/peft_config shape/generation_config files/safetensors files/safetensors_write files/source_local
     shape/tensors shape/tensors_fused)
 endif()

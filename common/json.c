@@ -292,13 +292,24 @@ int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint3
     return got;
 }
 
-static int f64_check(struct json_reader *reader, const char *key, double number, double min, double max,
-                     double *out)
+/* Writes an amount for an error about its limits. */
+typedef char *amount_writer(char out[32], double value);
+
+static char *number_write(char out[32], double value)
 {
+    snprintf(out, 32, "%.15g", value); /* no exponent below 1e15 */
+    return out;
+}
+
+static int f64_check(struct json_reader *reader, const char *key, double number, double min, double max,
+                     amount_writer *write, double *out)
+{
+    char low[32], high[32], is[32];
     if (!isfinite(number))
         return jr_fail(reader, key, "must be finite");
     if (number < min || number > max)
-        return jr_fail(reader, key, "must be %g to %g, is %g", min, max, number);
+        return jr_fail(reader, key, "must be %s to %s, is %s", write(low, min), write(high, max),
+                       write(is, number));
     *out = number;
     return found(reader);
 }
@@ -311,7 +322,7 @@ int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, doubl
         return absent(reader);
     if (!json_is_number(value))
         return jr_fail(reader, key, "must be a number, is %s", type_name(value));
-    return f64_check(reader, key, json_number_value(value), min, max, out);
+    return f64_check(reader, key, json_number_value(value), min, max, number_write, out);
 }
 
 int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool *out)
@@ -375,7 +386,7 @@ int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uin
 typedef int unit_parser(const char *text, double *value, struct err *err);
 
 static int unit_read(struct json_reader *reader, const char *key, enum jr_need need, unit_parser *parser,
-                     double min, double max, double *out)
+                     amount_writer *write, double min, double max, double *out)
 {
     const json_t *value = value_find(reader, key, need);
     if (!value)
@@ -390,19 +401,19 @@ static int unit_read(struct json_reader *reader, const char *key, enum jr_need n
     } else {
         return jr_fail(reader, key, "must be a number or a text with a unit, is %s", type_name(value));
     }
-    return f64_check(reader, key, number, min, max, out);
+    return f64_check(reader, key, number, min, max, write, out);
 }
 
 int jr_seconds(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
                double *out)
 {
-    return unit_read(reader, key, need, units_parse_seconds, min, max, out);
+    return unit_read(reader, key, need, units_parse_seconds, units_duration, min, max, out);
 }
 
 int jr_rate(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
             double *out)
 {
-    return unit_read(reader, key, need, units_parse_rate, min, max, out);
+    return unit_read(reader, key, need, units_parse_rate, units_rate, min, max, out);
 }
 
 int jr_array(struct json_reader *reader, const char *key, enum jr_need need, size_t count_min,

@@ -84,6 +84,12 @@ static int run(const char *const *argv, uint32_t seconds, struct buf *out, struc
     return result;
 }
 
+int program_text(const char *const *argv, uint32_t seconds, struct buf *out, struct err *err)
+{
+    buf_init(out, PROGRAM_ANSWER_BYTES_MAX);
+    return run(argv, seconds, out, err);
+}
+
 json_t *program_json(const char *const *argv, uint32_t seconds, struct err *err)
 {
     struct buf text;

@@ -156,6 +156,29 @@ char *units_seconds(char out[32], double seconds)
     return out;
 }
 
+char *units_duration(char out[32], double seconds)
+{
+    static const struct {
+        const char *name;
+        long long us;
+    } wholes[] = {{"d", 86400000000}, {"h", 3600000000}, {"m", 60000000},
+                  {"s", 1000000},     {"ms", 1000},      {"us", 1}};
+    if (seconds < 0 || seconds > 9e11) {
+        snprintf(out, 32, "%.15gs", seconds);
+        return out;
+    }
+    long long left = llround(seconds * 1e6);
+    size_t used = 0;
+    snprintf(out, 32, "0s");
+    for (size_t i = 0; i < sizeof(wholes) / sizeof(wholes[0]) && used < 32; i++) {
+        const long long count = left / wholes[i].us;
+        left -= count * wholes[i].us;
+        if (count > 0)
+            used += (size_t)snprintf(out + used, 32 - used, "%lld%s", count, wholes[i].name);
+    }
+    return out;
+}
+
 char *units_rate(char out[32], double bytes_per_s)
 {
     static const char *const names[] = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};

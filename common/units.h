@@ -21,6 +21,8 @@ int units_parse_seconds(const char *text, double *seconds, struct err *err);
  * return 'out'. */
 char *units_bytes(char out[32], uint64_t bytes);
 char *units_seconds(char out[32], double seconds);
+/* Formats seconds as units_parse_seconds reads them, to the microsecond: "90d", "1h30m", "250ms". */
+char *units_duration(char out[32], double seconds);
 char *units_rate(char out[32], double bytes_per_s);
 
 #endif

@@ -289,9 +289,12 @@ static int kind_measure(struct profile *profile, struct profile_kind *kind, stru
 static double recomputed_share(const struct profile *profile, const struct profile_kind *kind)
 {
     const struct model_config *config = profile->request->config;
-    double q = (double)config->heads * config->head_dim, kv = (double)config->kv_heads * config->head_dim;
+    const struct model_heads heads =
+        model_layer_heads(config, kind->block_begin > 0 ? kind->block_begin - 1 : 0);
+    double q = heads.q, kv = heads.kv;
     /* weights of the FFN's down projection, and of all matrices, per value of hidden */
-    double down = (double)config->ffn, all = 2 * q + 2 * kv + 3 * down;
+    double down = (double)model_layer_ffn(config, kind->block_begin > 0 ? kind->block_begin - 1 : 0),
+           all = 2 * q + 2 * kv + 3 * down;
     if (kind == &profile->kinds[KIND_FFN] || kind == &profile->kinds[KIND_FFN_CUT])
         return 2.0 / 3;
     return kind == &profile->kinds[KIND_LAYER] ? 1 - down / all : 1;
@@ -441,7 +444,11 @@ static int boundaries_make(struct profile *profile)
 {
     struct buffer **const buffers[] = {&profile->in, &profile->out, &profile->gradient,
                                        &profile->gradient_out};
-    uint64_t bytes = 4ull * profile->tokens_max * profile->request->config->hidden;
+    const struct model_config *c = profile->request->config;
+    /* at least what passes by the residual stream: inputs of layers, and k and v of two layers */
+    uint64_t lent = c->kv_borrowers ? 2ull * (c->kv_heads * c->head_dim + c->full_kv_heads * c->full_head_dim)
+                                    : 0,
+             bytes = 4ull * profile->tokens_max * (c->hidden + (uint64_t)c->layers * c->per_layer + lent);
     profile->ids = calloc(profile->tokens_max, sizeof(int32_t));
     profile->labels = calloc(profile->tokens_max, sizeof(int32_t));
     float *values = malloc(bytes);
@@ -464,6 +471,39 @@ static int boundaries_make(struct profile *profile)
     return status;
 }
 
+/* The weights of a dense layer's matrices. */
+static double layer_weights(const struct model_config *config, uint32_t layer)
+{
+    uint32_t targets = model_layer_targets(config, layer), rows, columns;
+    double sum = 0;
+    for (uint32_t target = 1; target < LORA_ALL; target <<= 1)
+        if (targets & target) {
+            lora_target_shape(config, layer, target, &rows, &columns);
+            sum += (double)rows * columns;
+        }
+    return sum;
+}
+
+/* Returns the first block of the `count` neighbouring layers that are most like all layers together: in Gemma
+ * 4 layers differ in their heads, and the FFNs of the last ones may be twice as wide. */
+static uint32_t typical_block(const struct model_config *config, uint32_t count)
+{
+    uint32_t found = 0;
+    double all = 0, least = INFINITY;
+    for (uint32_t i = 0; i < config->layers; i++)
+        all += layer_weights(config, i) / config->layers;
+    for (uint32_t first = 0; first + count <= config->layers && config->experts == 0; first++) {
+        double apart = 0;
+        for (uint32_t i = first; i < first + count; i++)
+            apart += (layer_weights(config, i) - all) / count;
+        if (fabs(apart) < least * (1 - 1e-9)) {
+            least = fabs(apart);
+            found = first;
+        }
+    }
+    return found + 1;
+}
+
 /* Fills in everything but the points. */
 static int profile_init(struct profile *profile, struct device *device, const struct profile_request *request,
                         struct err *err)
@@ -477,8 +517,9 @@ static int profile_init(struct profile *profile, struct device *device, const st
                                              "router",    "expert", "attention_cut", "ffn_cut"};
     for (int k = 0; k < KINDS; k++)
         profile->kinds[k] = (struct profile_kind){.name = names[k], .tokens_share = 1};
-    profile->kinds[KIND_LAYER].block_begin = 1;
     profile->kinds[KIND_LAYER].layers = layers < LAYERS_MEASURED ? layers : LAYERS_MEASURED;
+    profile->kinds[KIND_LAYER].block_begin =
+        typical_block(request->config, profile->kinds[KIND_LAYER].layers);
     profile->kinds[KIND_HEAD].block_begin = layers + 1;
     return boundaries_make(profile);
 }

@@ -12,18 +12,33 @@
 
 enum { LAYERS_LEAST_BYTES = 1 << 20 };
 
+/* The columns of a tensor of this name; a vector has one. */
+struct named_columns {
+    const char *name;
+    uint32_t columns;
+};
+
+static int columns_visit(const struct block_tensor *tensor, void *arg)
+{
+    struct named_columns *named = arg;
+    if (strcmp(tensor->name, named->name) != 0)
+        return 0;
+    named->columns = tensor->shape[1];
+    return 1;
+}
+
 static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
                        struct err *err)
 {
     const struct model_config *config = context;
-    uint64_t columns = config->hidden;
-    (void)err;
-    if (strstr(name, "norm") || strstr(name, "bias"))
-        columns = 1;
-    else if (strstr(name, "down_proj"))
-        columns = strstr(name, "experts") ? config->expert_ffn : config->ffn;
-    else if (strstr(name, "o_proj"))
-        columns = (uint64_t)config->heads * config->head_dim;
+    struct named_columns named = {.name = name};
+    const char *at = strstr(name, "layers.");
+    uint32_t block = at ? (uint32_t)strtoul(at + strlen("layers."), NULL, 10) + 1 : 0;
+    if (model_block_tensors(config, block, block + 1, columns_visit, &named) == 0)
+        model_block_tensors(config, config->layers + 1, config->layers + 2, columns_visit, &named);
+    uint64_t columns = named.columns;
+    if (columns == 0)
+        return err_set(err, ERR_INTERNAL, "the model has no tensor \"%s\"", name);
     for (uint64_t i = 0; i < (end - begin) * columns; i++) {
         /* Cheap pseudo-random values; time does not depend on them. */
         uint64_t mixed = ((begin * columns + i) * 0x9E3779B97F4A7C15ull) >> 40;

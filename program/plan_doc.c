@@ -247,6 +247,8 @@ static const struct doc_field costs_fields[] = {
     SECONDS("tokens_per_step", tokens_per_step, 1e18),
     SECONDS("labelled_per_step", labelled_per_step, 1e18),
     SECONDS("sum_sq_per_step", sum_sq_per_step, 1e30),
+    DOC_NUM("corrected", plan_costs, corrected, JR_OPTIONAL, 0, 0, 1e3, "", .flags = DOC_SPARSE),
+    DOC_NUM("corrected_runs", plan_costs, corrected_runs, JR_OPTIONAL, 0, 0, 1e6, "", .flags = DOC_SPARSE),
     SECONDS("share_measured", share_measured, 1.0000001),
     SECONDS("share_imported", share_imported, 1.0000001),
     SECONDS("share_estimated", share_estimated, 1.0000001),

@@ -295,16 +295,20 @@ static bool kind_is_scalar(const struct plan_rank *rank, int32_t slot)
     return slot >= 0 && (uint32_t)slot < rank->slot_count && slot_holds_scalars(rank->slots[slot].kind);
 }
 
-static void group_peers(const struct plan *plan, uint32_t rank, const struct instr *instr, bool *peers)
+static bool is_over_tree(const struct plan_rank *rank, const struct instr *instr)
 {
-    const struct plan_group *group = &plan->groups[instr->group];
+    return instr->op == INSTR_ALL_REDUCE &&
+           kind_is_scalar(rank, instr->slot_in >= 0 ? instr->slot_in : instr->slot_out);
+}
+
+/* Marks the rank's neighbours in the group's tree, or all members. */
+static void group_peers(const struct plan_group *group, uint32_t rank, bool tree, bool *peers)
+{
     int position = plan_group_position(group, rank);
     if (position < 0)
         return;
     int32_t parent, children[2];
     plan_group_tree(group, (uint32_t)position, &parent, children);
-    bool tree = instr->op == INSTR_ALL_REDUCE &&
-                kind_is_scalar(&plan->ranks[rank], instr->slot_in >= 0 ? instr->slot_in : instr->slot_out);
     for (uint32_t p = 0; p < group->rank_count; p++) {
         uint32_t other = group->ranks[p];
         bool neighbour =
@@ -317,12 +321,15 @@ static void group_peers(const struct plan *plan, uint32_t rank, const struct ins
 void plan_rank_peers(const struct plan *plan, uint32_t rank, bool *peers)
 {
     memset(peers, 0, plan->rank_count * sizeof(*peers));
+    if (plan->group_count > 0)
+        group_peers(&plan->groups[0], rank, true, peers);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         const struct program *program = &plan->ranks[rank].programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *instr = &program->instrs[i];
             if (instr->queue == QUEUE_GROUP)
-                group_peers(plan, rank, instr, peers);
+                group_peers(&plan->groups[instr->group], rank, is_over_tree(&plan->ranks[rank], instr),
+                            peers);
             else if (instr->queue == QUEUE_SEND || instr->queue == QUEUE_RECV)
                 peers[instr->peer] = true;
         }

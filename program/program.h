@@ -353,6 +353,10 @@ struct plan_costs {
     double step_s, tokens_per_s, lower_bound_s;
     /* Mean sums over a step; sum_sq: Σ length² of the rows. */
     double tokens_per_step, labelled_per_step, sum_sq_per_step;
+    /* The factor by which what earlier runs measured changed step_s, and how many runs it comes from; 0: none
+     * is known. */
+    double corrected;
+    uint32_t corrected_runs;
     /* Shares of compute time by the origin of the numbers. */
     double share_measured, share_imported, share_estimated;
     bool links_emulated;
@@ -470,8 +474,8 @@ int plan_group_position(const struct plan_group *group, uint32_t rank);
 void plan_group_tree(const struct plan_group *group, uint32_t position, int32_t *parent, int32_t children[2]);
 
 /* Marks the ranks with which a rank exchanges anything in any program (SEND, RECV, PULL, PUSH, and the
- * tree or ring neighbours in its groups; for tensors all members). peers has rank_count entries. Workers
- * connect only to these. */
+ * tree or ring neighbours in its groups; for tensors all members), and its neighbours in the tree of group 0,
+ * over which checkpoints are made. peers has rank_count entries. Workers connect only to these. */
 void plan_rank_peers(const struct plan *plan, uint32_t rank, bool *peers);
 
 /* --- building programs, in generators and in tests --- */

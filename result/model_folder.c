@@ -33,6 +33,9 @@ struct part {
      * their layer */
     uint32_t fused, experts, layer;
     enum arch_tensor what;
+    /* The file has one tensor of all experts, with the matrices one behind the other: this part is one of
+     * them, and `behind` of that of another expert or of gate. */
+    bool joined, behind;
     const struct model_tensor *base; /* NULL for a head that was trained apart from its embedding */
     bool trained;                    /* the state has the whole tensor */
     uint32_t lora;                   /* rank of its adapter; 0: none */
@@ -60,6 +63,7 @@ struct writer {
 struct stream {
     struct writer *writer;
     const struct part *part;
+    char name[ARCH_NAME_MAX]; /* of a tensor of all experts */
 };
 
 /* --- what is written --- */
@@ -110,19 +114,30 @@ static int find_adapter(struct writer *w, struct part *part)
 static void part_fuse(const struct writer *w, const struct block_tensor *tensor, struct part *part)
 {
     part->fused = tensor->what == ARCH_EXPERT_GATE ? 2 : 1;
-    part->experts = model_get_config(w->base)->experts;
-    part->layer = tensor->block - 1;
-    part->what = tensor->what;
     part->rank++;
     part->bytes *= part->fused * part->experts;
-    arch_fused_name(tensor->what, part->layer, tensor->bias ? "_bias" : "", part->name);
+    arch_tensor_name(model_get_config(w->base)->arch,
+                     part->fused == 2 ? ARCH_EXPERTS_GATE_UP : ARCH_EXPERTS_DOWN, part->layer, 0,
+                     tensor->bias ? "_bias" : "", part->name);
+}
+
+/* Returns true where the file to write has one tensor of all experts, their matrices one behind the other. */
+static bool is_joined(const struct writer *w, const struct block_tensor *tensor,
+                      const struct model_tensor *base)
+{
+    enum model_arch arch = model_get_config(w->base)->arch;
+    struct arch_match match;
+    return tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN &&
+           (w->whole || arch_of(arch)->fused == ARCH_FUSED_ROWS) &&
+           arch_match_hf(arch, base->stored, &match) && match.stacked;
 }
 
 static int add_part(const struct block_tensor *tensor, void *arg)
 {
     struct writer *w = arg;
     const struct result_state *s = w->state;
-    bool fuses = model_get_config(w->base)->expert_bias && tensor->what >= ARCH_EXPERT_GATE &&
+    const struct model_config *config = model_get_config(w->base);
+    bool fuses = arch_of(config->arch)->fused == ARCH_FUSED_TURNED && tensor->what >= ARCH_EXPERT_GATE &&
                  tensor->what <= ARCH_EXPERT_DOWN;
     uint64_t rows, columns;
     if (fuses && (tensor->expert > 0 || tensor->what == ARCH_EXPERT_UP))
@@ -130,7 +145,12 @@ static int add_part(const struct block_tensor *tensor, void *arg)
     if (ARRAY_RESERVE(w->parts, w->capacity, (size_t)w->count + 1, w->err) < 0)
         return -1;
     struct part *part = &w->parts[w->count++];
-    *part = (struct part){.rank = tensor->rank, .rows = tensor->shape[0], .columns = tensor->shape[1]};
+    *part = (struct part){.rank = tensor->rank,
+                          .rows = tensor->shape[0],
+                          .columns = tensor->shape[1],
+                          .experts = config->experts,
+                          .layer = tensor->block - 1,
+                          .what = tensor->what};
     snprintf(part->name, sizeof(part->name), "%s", tensor->name);
     part->base = model_tensor_find(w->base, tensor->name);
     if (!part->base)
@@ -138,6 +158,8 @@ static int add_part(const struct block_tensor *tensor, void *arg)
     part->type = written_type(w, part->base);
     part->bytes = part->rows * part->columns * tensor_type_block_bytes(part->type);
     part->written = w->whole ? part->base->stored : NULL;
+    part->joined = is_joined(w, tensor, part->base);
+    part->behind = part->joined && (tensor->expert > 0 || tensor->what == ARCH_EXPERT_UP);
     part->trained = s->find(s->arg, part->name, &rows, &columns);
     if (part->trained && (rows != part->rows || columns != part->columns))
         return err_set(w->err, ERR_INVALID, "\"%s\" was trained as %llu x %llu and is %llu x %llu",
@@ -174,9 +196,28 @@ static int add_copied(struct writer *w)
     return 0;
 }
 
-static const char *written_name(const struct part *part)
+/* Returns the tensor's name in the file that is written, for which name[] may be used. */
+static const char *written_name(const struct writer *w, const struct part *part, char name[ARCH_NAME_MAX])
 {
-    return part->written ? part->written : part->name;
+    if (part->written || !part->joined)
+        return part->written ? part->written : part->name;
+    arch_tensor_name(model_get_config(w->base)->arch,
+                     part->what == ARCH_EXPERT_DOWN ? ARCH_EXPERTS_DOWN : ARCH_EXPERTS_GATE_UP, part->layer,
+                     0, "", name);
+    return name;
+}
+
+/* Returns the part whose bytes follow those of `part` in a tensor of all experts. The parts of an expert are
+ * gate, up and down. */
+static const struct part *part_behind(const struct part *part)
+{
+    return part + (part->what == ARCH_EXPERT_GATE ? 1 : part->what == ARCH_EXPERT_UP ? 2 : 3);
+}
+
+/* Returns how many parts a tensor of the file has that begins with this one. */
+static uint32_t parts_joined(const struct part *part)
+{
+    return !part->joined ? 1 : part->experts * (part->what == ARCH_EXPERT_GATE ? 2 : 1);
 }
 
 static int list_parts(struct writer *w)
@@ -198,12 +239,20 @@ static int list_parts(struct writer *w)
     if (w->whole && add_copied(w) < 0)
         return -1;
     for (uint32_t i = 0; i < w->count; i++) {
-        if (filled > 0 && filled + w->parts[i].bytes > limit) {
+        struct part *part = &w->parts[i];
+        uint32_t joined = parts_joined(part);
+        if (part->behind)
+            continue;
+        if (filled > 0 && filled + joined * part->bytes > limit) {
             w->shards++;
             filled = 0;
         }
-        filled += w->parts[i].bytes;
-        w->parts[i].shard = w->shards;
+        filled += joined * part->bytes;
+        part->shard = w->shards;
+        for (const struct part *next = part; --joined > 0;) {
+            next = part_behind(next);
+            w->parts[next - w->parts].shard = w->shards;
+        }
     }
     w->shards++;
     return 0;
@@ -354,6 +403,10 @@ static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *
     if (offset == 0)
         w->row = w->at = w->size = 0;
     for (size_t done = 0; done < size;) {
+        if (w->at == w->size && stream->part->joined && w->row == stream->part->rows) {
+            stream->part = part_behind(stream->part);
+            w->row = 0;
+        }
         const struct part *part = stream->part;
         if (w->at == w->size && (part->fused ? next_expert(w, part) : next_piece(w, part)) < 0)
             return -1;
@@ -384,11 +437,11 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
     uint32_t count = 0;
     for (uint32_t i = 0; i < w->count; i++) {
         const struct part *part = &w->parts[i];
-        if (part->shard != shard)
+        if (part->shard != shard || part->behind)
             continue;
-        streams[count] = (struct stream){w, part};
+        streams[count] = (struct stream){.writer = w, .part = part};
         items[count] = (struct safetensors_item){
-            .name = written_name(part),
+            .name = written_name(w, part, streams[count].name),
             .type = part->type,
             .rank = part->rank,
             .shape = {part->rows, part->rank == 3 ? 1 : part->columns, part->columns},
@@ -397,6 +450,12 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
         if (part->fused) {
             const uint64_t across = part->fused * part->rows;
             const uint64_t shape[] = {part->experts, part->rank == 2 ? across : part->columns, across};
+            memcpy(items[count].shape, shape, sizeof(shape));
+        }
+        if (part->joined) {
+            const uint64_t shape[] = {part->experts, parts_joined(part) / part->experts * part->rows,
+                                      part->columns};
+            items[count].rank = 3;
             memcpy(items[count].shape, shape, sizeof(shape));
         }
         const struct safetensors_tensor *copied =
@@ -425,10 +484,10 @@ static int write_index(const struct writer *w, const char *dir)
 {
     json_t *map = json_object();
     uint64_t bytes = 0, values = 0;
-    char name[64];
+    char name[64], tensor[ARCH_NAME_MAX];
     for (uint32_t i = 0; map && i < w->count; i++) {
         shard_name(w, w->parts[i].shard, name);
-        json_object_set_new(map, written_name(&w->parts[i]), json_string(name));
+        json_object_set_new(map, written_name(w, &w->parts[i], tensor), json_string(name));
         bytes += w->parts[i].bytes;
         values += w->parts[i].bytes / tensor_type_block_bytes(w->parts[i].type);
     }
@@ -501,6 +560,7 @@ static int write_config(struct writer *w, const char *dir)
     json_object_del(document, "quantization_config");
     json_object_del(document, "motley_packing");
     json_object_del(document, "motley_nested");
+    json_object_del(document, "motley_defaults");
     if (status == 0)
         status = write_json(dir, config_name, document, w->err);
     json_decref(document);

@@ -29,6 +29,15 @@ ROWS = [[31, 17, 40, 23], [12, 38, 9, 25], [28, 11, 36, 20], [7, 33, 15, 39], [2
 LORA = {"peak_lr": 5e-3, "weight_decay": 0.0, "r": 8, "alpha": 16, "dropout": 0.0}
 GREEDY, PROMPT = 24, 5
 SPREAD = 0.5  # of a matrix's values: wide enough for scores and gates to matter
+GRANITE = dict(COMMON, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=0.7)
+GEMMA4 = dict(COMMON, head_dim=12, global_head_dim=16, sliding_window=12, hidden_size_per_layer_input=0,
+              final_logit_softcapping=8.0, layer_types=["sliding_attention", "full_attention"] * 2)
+GEMMA4_MOE = dict(enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=24)
+# as E2B and E4B: the last three layers read k and v of layers 1 and 2, and each layer has an input of its own
+GEMMA4_SMALL = dict(GEMMA4, num_hidden_layers=6, layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+                    hidden_size_per_layer_input=8, vocab_size_per_layer_input=131, num_kv_shared_layers=3,
+                    use_double_wide_mlp=True)
+PER_LAYER = ["per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"]
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12)
 DELTA_TARGETS = [*QKVO, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "down_proj"]
 # name: config class, its settings, targets of LoRA
@@ -36,8 +45,11 @@ CASES = {
     # norms add 1 to their weights, and there are none behind attention and FFN
     "gemma": ("Gemma", dict(COMMON, head_dim=16), QKVO),
     # four factors, none of them 1
-    "granite": ("Granite", dict(COMMON, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3,
-                                logits_scaling=0.7), [*QKVO, "down_proj"]),
+    "granite": ("Granite", GRANITE, [*QKVO, "down_proj"]),
+    # … which a mixture has, too, whose experts are one tensor; and a shared expert beside them
+    "granitemoe": ("GraniteMoe", dict(GRANITE, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2), QKVO),
+    "granitemoeshared": ("GraniteMoeShared", dict(GRANITE, intermediate_size=24, shared_intermediate_size=40, num_local_experts=6,
+                                                  num_experts_per_tok=3), [*QKVO, "input_linear", "output_linear"]),
     # norms behind attention and FFN alone, and one over all heads of q and of k
     "olmo2": ("Olmo2", COMMON, [*QKVO, "gate_proj", "down_proj"]),
     # OLMo 2 with windows in three of four layers, and scaled frequencies in the fourth
@@ -61,6 +73,15 @@ CASES = {
     "qwen2_moe": ("Qwen2Moe", dict(COMMON, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                                    shared_expert_intermediate_size=40, mlp_only_layers=[2]),
                   QKVO),
+    # the same experts behind gated delta nets, with the chosen experts' weights divided by their sum
+    "qwen3_5_moe": ("Qwen3_5MoeText", dict(COMMON, head_dim=16, num_experts=6, num_experts_per_tok=3, **DELTA,
+                                           moe_intermediate_size=24, shared_expert_intermediate_size=40),
+                    DELTA_TARGETS[:-1]),
+    # … which are packed by head of k; layers 1 and 2 are dense
+    "qwen3_next": ("Qwen3Next", dict(COMMON, head_dim=16, num_experts=6, num_experts_per_tok=3, **DELTA,
+                                     moe_intermediate_size=24, shared_expert_intermediate_size=40, decoder_sparse_step=1,
+                                     mlp_only_layers=[1, 2]),
+                   [*QKVO, "in_proj_qkvz", "in_proj_ba", "out_proj"]),
     # logistic scores, a bias for the choice, a factor, dense layers first, half of each head is rotated
     "glm4_moe": ("Glm4Moe", dict(COMMON, head_dim=16, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
                                  n_shared_experts=2, routed_scaling_factor=1.7, first_k_dense_replace=1,
@@ -73,20 +94,34 @@ CASES = {
     # a sink in each head's softmax, clamped gates (some are), biases on router and experts, YaRN
     "gpt_oss": ("GptOss", dict(COMMON, head_dim=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2,
                                sliding_window=12, swiglu_limit=0.8), QKVO),
+    # heads of two shapes, v that is k in the wider ones, a number of each layer
+    "gemma4": ("Gemma4Text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1), [*QKVO, "down_proj"]),
+    # … with experts beside the dense FFN, a norm and factors before the router, and a factor of each expert's weights
+    "gemma4_moe": ("Gemma4Text", dict(GEMMA4, **GEMMA4_MOE, attention_k_eq_v=True, num_global_key_value_heads=1),
+                   [*QKVO, "gate_proj", "down_proj"]),
+    "gemma4_small": ("Gemma4Text", GEMMA4_SMALL, [*QKVO, "up_proj", "down_proj", *PER_LAYER]),
+    # gated convolutions over three tokens in two of four layers, and an FFN whose width follows from several keys
+    "lfm2": ("Lfm2", dict(COMMON, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8,
+                          block_ffn_dim_multiplier=1.2), ["q_proj", "k_proj", "v_proj", "out_proj", "in_proj", "w1", "w2", "w3"]),
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
     # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
     "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),
 }
 
 SMALL = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+GEMMA4_VISION = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+                     head_dim=4, patch_size=4, pooling_kernel_size=1, position_embedding_size=16)
 QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2,
             spatial_merge_size=1, temporal_patch_size=1)
-IMAGES = r".*(visual|vision_tower|multi_modal_projector).*"
+IMAGES = r".*(visual|vision_tower|embed_vision|multi_modal_projector).*"
 UNTRAINED = IMAGES + r"|.*e_score_correction_bias"  # a router's bias, which the class itself does not train
 # Models that also read images: class before "Config", text_config, keys beside it, targets. Rows are of text.
 NESTED = {
     "gemma3-nested": ("Gemma3", dict(COMMON, head_dim=16, sliding_window=12, query_pre_attn_scalar=20, layer_types=[
         "sliding_attention", "full_attention"] * 2), dict(vision_config=SMALL, mm_tokens_per_image=4), QKVO),
+    "gemma4-nested": ("Gemma4", GEMMA4, dict(audio_config=None, vision_config=GEMMA4_VISION), QKVO),
+    "gemma4_moe-nested": ("Gemma4", dict(GEMMA4, **{**GEMMA4_MOE, "top_k_experts": 2, "moe_intermediate_size": 20}), dict(audio_config=None, vision_config=GEMMA4_VISION), QKVO),
+    "gemma4_small-nested": ("Gemma4", GEMMA4_SMALL, dict(audio_config=None, vision_config=GEMMA4_VISION), QKVO),
     "mistral3": ("Mistral3", dict(COMMON, model_type="mistral", head_dim=16, sliding_window=None),
                  dict(vision_config=dict(SMALL, head_dim=4), tie_word_embeddings=False), QKVO),
     "mistral3-ministral3": ("Mistral3", dict(COMMON, model_type="ministral3", head_dim=16), dict(
@@ -97,6 +132,9 @@ NESTED = {
     "qwen3_5-nested": ("Qwen3_5", dict(COMMON, head_dim=16, **{**DELTA, "linear_num_key_heads": 4}, rope_parameters={
         "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
         "mrope_interleaved": True}), dict(vision_config=QWEN), DELTA_TARGETS),
+    "qwen3_5_moe-nested": ("Qwen3_5Moe", dict(COMMON, head_dim=16, num_experts=6, num_experts_per_tok=3, **DELTA,
+                                              moe_intermediate_size=20, shared_expert_intermediate_size=24),
+                           dict(vision_config=QWEN), DELTA_TARGETS[:-1]),
     "qwen3_vl": ("Qwen3VL", dict(COMMON, head_dim=16, rope_parameters={
         "rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}),
                  dict(vision_config=dict(QWEN, deepstack_visual_indexes=[0]), tie_word_embeddings=True), QKVO),
@@ -109,7 +147,7 @@ def shapes_of(path):
 
 
 def fill(path, shapes, centre, spread):
-    save_file({key: golden_wide.value(key, shape, centre if "norm" in key else 0.0, spread) for key, shape in shapes.items()},
+    save_file({key: golden_wide.value(key, shape, centre if "norm" in key or "scal" in key else 0.0, spread) for key, shape in shapes.items()},
               path, metadata={"format": "pt"})
 
 
@@ -158,11 +196,12 @@ def load(folder, dtype):
 
 def make_case(name, folder):
     kind, targets = make_model(name, folder)
-    # these norms multiply by 1 + weight
-    centre = 0.0 if kind.startswith(("Gemma", "Qwen3_5")) else 1.0
-    case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": SPREAD, "greedy_prompt": PROMPT,
+    # norms of Gemma 1 to 3 and Qwen 3.5 multiply by 1 + weight; Gemma 4 does not divide scores by the heads' width
+    spread = 0.4 if "small" in name else SPREAD  # more layers
+    centre = 0.3 if "small" in name else 0.6 if kind.startswith("Gemma4") else 0.0 if kind.startswith(("Gemma", "Qwen3_5", "Qwen3Next")) else 1.0
+    case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": spread, "greedy_prompt": PROMPT,
             "config": json.loads((folder / "config.json").read_text()), "tensors": shapes_of(folder / "model.safetensors")}
-    fill(folder / "model.safetensors", case["tensors"], centre, SPREAD)
+    fill(folder / "model.safetensors", case["tensors"], centre, spread)
     lora = {**LORA, "targets": targets}
     adapter = peft.get_peft_model(load(folder, torch.float32), peft.LoraConfig(
         r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",

@@ -114,7 +114,7 @@ def class_cases():
     # a vowel sign belongs to its letter's word, so that their bytes may merge
     marks = {"model": {**BASE["tokenizer"]["model"], "merges": ["\u00b9 \u00e0"], "vocab": {
         **BASE["tokenizer"]["model"]["vocab"], "\u00b9\u00e0": 290}}}
-    for model in ("qwen2", "qwen3_5", "qwen3_5_text"):
+    for model in ("qwen2", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"):
         for name in ("-", "Qwen2Tokenizer", "Qwen3_5Tokenizer"):
             yield {"config": {"model_type": model}, "tokenizer": marks, "tokenizer_config": {"tokenizer_class": name},
                    "texts": ["\u0939\u093f x\u093f!"]}

@@ -60,6 +60,7 @@ FAMILIES = {
     "ministral": ("Ministral", dict(head_dim=8, sliding_window=6,
                                     layer_types=["full_attention", "sliding_attention"]), None),
     "ministral3": ("Ministral3", dict(head_dim=8), None),
+    "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-6), None),
     "cwm": ("Cwm", dict(head_dim=8, num_hidden_layers=5, sliding_window=6), None),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2), "llama"),
     "qwen3-moe": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True,
@@ -71,14 +72,35 @@ FAMILIES = {
                                     linear_key_head_dim=6, linear_value_head_dim=8), None),
     "qwen2-moe": ("Qwen2Moe", dict(MIXED, moe_intermediate_size=12, shared_expert_intermediate_size=20,
                                    num_hidden_layers=3, decoder_sparse_step=2), None),
+    "qwen3-5-moe": ("Qwen3_5MoeText", dict(MIXED, moe_intermediate_size=12, shared_expert_intermediate_size=20, head_dim=8,
+                                           num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
+                                           linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+                                           linear_value_head_dim=8), None),
+    "qwen3-next": ("Qwen3Next", dict(MIXED, moe_intermediate_size=12, shared_expert_intermediate_size=20, head_dim=8,
+                                     decoder_sparse_step=2, layer_types=["linear_attention", "full_attention"],
+                                     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+                                     linear_value_head_dim=8), None),
     "glm4-moe": ("Glm4Moe", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=8,
                                  n_shared_experts=1, routed_scaling_factor=2.0, attention_bias=True), None),
     "dots1": ("Dots1", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=2,
                             first_k_dense_replace=1, sliding_window=6, max_window_layers=1, num_hidden_layers=3), None),
     "ernie4-5-moe": ("Ernie4_5_Moe", dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=12,
                                           moe_num_shared_experts=1), None),
+    "gemma4": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+                                  sliding_window=6, num_hidden_layers=4, hidden_size_per_layer_input=0,
+                                  layer_types=["sliding_attention", "full_attention"] * 2), None),
     "gpt-oss": ("GptOss", dict(num_local_experts=3, num_experts_per_tok=2, head_dim=8, sliding_window=6, hidden_size=32,
                                intermediate_size=64), None),
+    "gemma4-moe": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, sliding_window=6, hidden_size_per_layer_input=0,
+                                      layer_types=["sliding_attention", "full_attention"], enable_moe_block=True,
+                                      num_experts=4, top_k_experts=2, moe_intermediate_size=12), None),
+    "granitemoe": ("GraniteMoe", dict(num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.25), None),
+    "granitemoeshared": ("GraniteMoeShared", dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=20,
+                                                  tie_word_embeddings=True), None),
+    "gemma4-small": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, sliding_window=6, num_hidden_layers=4,
+                                        hidden_size_per_layer_input=4, vocab_size_per_layer_input=COMMON["vocab_size"],
+                                        num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                        layer_types=["sliding_attention", "full_attention"] * 2), None),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
@@ -111,7 +133,8 @@ def hub_name(name):
 def hub_tensors(model, kind):
     """Every tensor of the language model, experts one by one."""
     out = {}
-    biases = [(name, value) for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    biases = [(name, value) for name, value in model.named_buffers()
+              if name.endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, value in [*model.named_parameters(), *biases]:
         name, value = hub_name(name), value.detach().double()
         if "vision" in name or "multi_modal" in name:
@@ -119,6 +142,8 @@ def hub_tensors(model, kind):
         if kind == "Mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = name.replace(".mlp.gate.moe_statics.", ".mlp.moe_statics.")
+        if kind.startswith("GraniteMoe"):  # the library renames experts and routers in memory
+            name = name.replace("block_sparse_moe.experts", "mlp.experts").replace("moe.router.weight", "moe.router.layer.weight")
         if kind == "GptOss" and ".experts." in name:
             out.update(alternating(name, value))
             continue
@@ -186,7 +211,7 @@ def layers_of(model, kind):
         if kind in ("Mistral", "Mixtral", "Phi3"):
             window = config.sliding_window
         emb = getattr(body, "rotary_emb", None) or attention.rotary_emb
-        local = kind.startswith("Gemma3") and window
+        local = kind.startswith(("Gemma3", "Gemma4")) and window
         if hasattr(emb, "full_attention_inv_freq"):
             freq = emb.sliding_attention_inv_freq if local else emb.full_attention_inv_freq
         else:
@@ -201,7 +226,7 @@ def expected_of(model, kind):
     tensors = hub_tensors(model, kind)
     return {"transformers": transformers.__version__, "parameters": sum(t.numel() for t in tensors.values()),
             "layers": layers_of(model, kind), "tied": bool(config.tie_word_embeddings),
-            "norm_eps": config.rms_norm_eps, "max_positions": config.max_position_embeddings,
+            "norm_eps": getattr(config, "rms_norm_eps", None) or config.norm_eps, "max_positions": config.max_position_embeddings,
             "attention_cap": getattr(config, "attn_logit_softcapping", None) or 0,
             "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
             "tensors": {name: sums(value) for name, value in tensors.items()}}
@@ -309,7 +334,7 @@ def main():
         (folder / "expected.json").write_text(json.dumps(expected))
         if kind == "GptOss":
             make_mxfp4(root / (name + "-mxfp4"), folder, model, expected)
-        elif NEW and "experts" in str(expected["tensors"].keys()):
+        elif NEW and "experts" in str(expected["tensors"].keys()) and not kind.startswith(("GraniteMoe", "Gemma4")):
             own = root / (name + "-own")
             model.save_pretrained(own, save_original_format=False)
             (own / "expected.json").write_text(json.dumps(expected))

@@ -25,6 +25,7 @@ BOUNDED = {
     "heap_lowest": "the height of a heap",
     "jv_from_json": "JSON_DEPTH_MAX, where the document was parsed",
     "mark_find": "JSON_DEPTH_MAX, where the document was parsed",
+    "values_flatten": "JSON_DEPTH_MAX, where the document was parsed",
     "tokens_made": "JSON_DEPTH_MAX, where the document was parsed",
     "node_advanced": "FOLD_DEPTH_MAX passes make the nodes",
     "nodes_json": "FOLD_DEPTH_MAX passes make the nodes",

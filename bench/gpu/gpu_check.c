@@ -149,13 +149,18 @@ static void attention_by_matrix_units_likewise(void **state)
 
 static void large_product(void)
 {
-    const struct large_product toy = {130, 70, 33, 70, DTYPE_F32}, large = {1010, 1027, 700, 1027, DTYPE_F32};
+    const bool all = trials >= TRIALS_FULL;
+    const struct large_product toy = {130, 70, 33, 70, DTYPE_F32, false},
+                               large = {1010, 1027, 700, 1027, DTYPE_F32, false},
+                               stored = {1010, 1027, 704, 1027, DTYPE_BF16, true};
     struct bench b;
     struct err err;
     memset(&b, 0, sizeof(b));
     check(watched_open(&(struct device_options){.kind = gpu_kind, .name = "check"}, &b.device, &err));
     rand_stream_init(&b.stream, 5, 0);
-    large_product_check(&b, trials < TRIALS_FULL ? &toy : &large);
+    large_product_check(&b, all ? &large : &toy);
+    if (all)
+        large_product_check(&b, &stored);
     bench_close(&b);
 }
 

@@ -130,8 +130,9 @@ static int overlap_check(const struct op *op, const struct operand_use *uses, ui
         for (uint32_t j = 0; j < count; j++) {
             if (i == j || (uses[i].access & OPERAND_WRITE) == 0 || !uses_overlap(&uses[i], &uses[j]))
                 continue;
-            bool in_place = (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_BACKWARD) &&
-                            uses[i].operand.at == uses[j].operand.at && uses[i].ld == uses[j].ld;
+            bool in_place =
+                (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_BACKWARD || op->kind == OP_GATE_BACKWARD) &&
+                uses[i].operand.at == uses[j].operand.at && uses[i].ld == uses[j].ld;
             if (!in_place)
                 return err_set(err, ERR_INTERNAL, "op %s: operand %s is written and overlaps %s",
                                op_name(op->kind), uses[i].name, uses[j].name);
@@ -149,11 +150,21 @@ static int read_check(const struct op *op, const struct operand_use *use, struct
     return 0;
 }
 
-static void write_mark(const struct operand_use *use)
+/* A copy into vectors with gaps neither reads nor writes what lies between them. */
+static bool has_gaps(const struct op *op, const struct operand_use *use)
 {
-    uint32_t size = dtype_bytes(use->operand.dtype);
+    return op->kind == OP_COPY && use->access == OPERAND_UPDATE;
+}
+
+static void write_mark(const struct op *op, const struct operand_use *use)
+{
+    bool gaps = has_gaps(op, use);
+    uint32_t size = dtype_bytes(use->operand.dtype), vectors = gaps ? op->copy.vectors : 1;
+    uint64_t width = gaps ? op->copy.width : use->width, apart = gaps ? op->copy.vy : 0;
     for (uint64_t row = 0; row < use->rows; row++)
-        shadow_mark(use->operand.buffer, use->operand.at + row * use->ld * size, use->width * size);
+        for (uint32_t v = 0; v < vectors; v++)
+            shadow_mark(use->operand.buffer, use->operand.at + (row * use->ld + v * apart) * size,
+                        width * size);
 }
 
 static int below_check(const struct op *op, const char *name, const struct operand *operand, uint32_t count,
@@ -161,7 +172,7 @@ static int below_check(const struct op *op, const char *name, const struct opera
 {
     const uint32_t *values = operand_at(operand);
     for (uint32_t i = 0; i < count; i++)
-        if (values[i] >= bound)
+        if (values[i] >= bound && !(op->kind == OP_CROSS_ENTROPY && values[i] == UINT32_MAX))
             return err_set(err, ERR_INTERNAL, "op %s: %s[%u] is %lld, not in [0, %llu)", op_name(op->kind),
                            name, i, (long long)(int32_t)values[i], (unsigned long long)bound);
     return 0;
@@ -239,7 +250,8 @@ static int run_op(struct checked_device *checked, const struct op *op, struct er
         groups_narrow(&op->gemm_grouped, uses, count);
     int status = overlap_check(op, uses, count, err);
     for (uint32_t i = 0; i < count && status == 0; i++)
-        if ((uses[i].access & OPERAND_READ) != 0 && uses[i].rows != 0 && uses[i].width != 0)
+        if ((uses[i].access & OPERAND_READ) != 0 && uses[i].rows != 0 && uses[i].width != 0 &&
+            !has_gaps(op, &uses[i]))
             status = read_check(op, &uses[i], err);
     if (status != 0)
         return -1;
@@ -254,7 +266,7 @@ static int run_op(struct checked_device *checked, const struct op *op, struct er
             continue;
         guard(uses[i].operand.buffer, PROT_NONE);
         if ((uses[i].access & OPERAND_WRITE) != 0 && uses[i].rows != 0 && uses[i].width != 0)
-            write_mark(&uses[i]);
+            write_mark(op, &uses[i]);
     }
     return status;
 }

@@ -41,7 +41,7 @@ static inline void *operand_at(const struct operand *operand)
 
 /* Limits of the attention tiles. Heads that share keys are handled in groups, so scratch memory is bounded.
  */
-enum { ATTENTION_HEAD_DIM_MAX = 256, ATTENTION_GROUP_MAX = 64, ATTENTION_TILE = 64 };
+enum { ATTENTION_HEAD_DIM_MAX = 512, ATTENTION_GROUP_MAX = 64, ATTENTION_TILE = 64 };
 size_t attention_scratch_floats(void);
 /* How attention is cut into parts: for each row and each key head, runs of at most `step` queries (or keys).
  */

@@ -20,7 +20,7 @@ static void gate_part(const struct parts_job *job, uint64_t begin, uint64_t end)
     for (uint64_t i = begin; i < end; i++)
         for (uint64_t v = 0; v < op->vectors; v++) {
             uint64_t at = (i * op->vectors + v) * op->width;
-            job->runner->kernels->gate(op->kind == GATE_SILU, floats_at(&op->x, at),
+            job->runner->kernels->gate(op->kind, floats_at(&op->x, at),
                                        floats_at(&op->z, i * op->ldz + v * op->vz), floats_at(&op->y, at),
                                        op->width);
         }
@@ -38,9 +38,9 @@ static void gate_backward_part(const struct parts_job *job, uint64_t begin, uint
     for (uint64_t i = begin; i < end; i++)
         for (uint64_t v = 0; v < op->vectors; v++) {
             uint64_t at = (i * op->vectors + v) * op->width, z = i * op->ldz + v * op->vz;
-            job->runner->kernels->gate_backward(op->kind == GATE_SILU, floats_at(&op->x, at),
-                                                floats_at(&op->z, z), floats_at(&b->dy, at),
-                                                floats_at(&b->dx, at), floats_at(&b->dz, z), op->width);
+            job->runner->kernels->gate_backward(op->kind, floats_at(&op->x, at), floats_at(&op->z, z),
+                                                floats_at(&b->dy, at), floats_at(&b->dx, at),
+                                                floats_at(&b->dz, z), op->width);
         }
 }
 
@@ -63,12 +63,13 @@ struct conv_strip {
 static void strip_init(const struct op_conv *op, uint64_t begin, uint64_t end, struct conv_strip *strip)
 {
     size_t n = end - begin;
-    const float *weight = floats_at(&op->weight, begin * CONV_TAPS);
+    size_t taps = op->taps;
+    const float *weight = floats_at(&op->weight, begin * taps);
     *strip = (struct conv_strip){.op = op, .begin = begin, .positions = operand_at(&op->positions)};
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < CONV_TAPS; j++)
-            strip->weight[j * n + i] = weight[i * CONV_TAPS + CONV_TAPS - 1 - j];
-    strip->token = (struct conv_token){.taps = CONV_TAPS, .n = n, .w = strip->weight};
+        for (size_t j = 0; j < taps; j++)
+            strip->weight[j * n + i] = weight[i * taps + taps - 1 - j];
+    strip->token = (struct conv_token){.taps = op->taps, .plain = op->plain, .n = n, .w = strip->weight};
 }
 
 /* Points the token's taps at its own values and those of its predecessors; returns how many of these are in
@@ -77,21 +78,22 @@ static uint32_t strip_token(struct conv_strip *strip, uint64_t t)
 {
     const struct op_conv *op = strip->op;
     uint32_t before = strip->positions[t];
-    for (uint32_t j = 0; j < CONV_TAPS; j++)
+    for (uint32_t j = 0; j < op->taps; j++)
         strip->token.x[j] = j > before ? strip->zeros
                             : j <= t
                                 ? floats_at(&op->x, (t - j) * op->ldx + strip->begin)
-                                : floats_at(&op->past, (CONV_TAPS - 1 + t - j) * op->width + strip->begin);
-    return before < CONV_TAPS - 1 ? before : CONV_TAPS - 1;
+                                : floats_at(&op->past, (op->taps - 1 + t - j) * op->width + strip->begin);
+    return before < op->taps - 1 ? before : op->taps - 1;
 }
 
 /* Keeps the last values of the row for the tokens to come. */
 static void past_keep(const struct op_conv *op, uint64_t begin, size_t n)
 {
-    for (uint64_t i = 0; i < CONV_TAPS - 1; i++) {
+    uint64_t kept = op->taps - 1;
+    for (uint64_t i = 0; i < kept; i++) {
         uint64_t from = op->tokens + i; /* counted from the first value that past holds */
-        const float *x = from < CONV_TAPS - 1 ? floats_at(&op->past, from * op->width + begin)
-                                              : floats_at(&op->x, (from - (CONV_TAPS - 1)) * op->ldx + begin);
+        const float *x = from < kept ? floats_at(&op->past, from * op->width + begin)
+                                     : floats_at(&op->x, (from - kept) * op->ldx + begin);
         memmove(floats_at(&op->past, i * op->width + begin), x, n * sizeof(float));
     }
 }
@@ -117,9 +119,10 @@ void cpu_conv(struct cpu_runner *runner, const struct op *op)
 /* Adds a row's sums to the weights' gradient, so that packed rows give what single rows give. */
 static void weight_add(const struct op_conv_backward *b, uint64_t begin, size_t n, double *dw)
 {
+    size_t taps = b->forward.taps;
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < CONV_TAPS; j++) {
-            float *to = floats_at(&b->dweight, (begin + i) * CONV_TAPS + CONV_TAPS - 1 - j);
+        for (size_t j = 0; j < taps; j++) {
+            float *to = floats_at(&b->dweight, (begin + i) * taps + taps - 1 - j);
             *to = (float)((double)*to + dw[j * n + i]);
             dw[j * n + i] = 0;
         }
@@ -138,7 +141,7 @@ static void conv_backward_part(const struct parts_job *job, uint64_t begin, uint
         if (b->dweight.buffer && strip.positions[t] == 0)
             weight_add(b, begin, n, dw);
         uint32_t before = strip_token(&strip, t);
-        for (uint32_t j = 0; j < CONV_TAPS; j++)
+        for (uint32_t j = 0; j < op->taps; j++)
             dx[j] = j > before ? nowhere : floats_at(&b->dx, (t - j) * b->lddx + begin);
         job->runner->kernels->conv_backward(&strip.token, floats_at(&b->dy, t * op->ldy + begin), dx,
                                             b->dweight.buffer ? dw : NULL);

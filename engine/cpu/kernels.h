@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/device/op.h"
 #include "engine/device/scalars.h"
 
 /* Terms of a sum that `gemm` handles in one block of k, and floats of scratch for a transposed block of 64
@@ -107,6 +108,7 @@ struct score_row {
 /* One token of a strip of n channels, for the short convolution. */
 struct conv_token {
     uint32_t taps;
+    bool plain; /* without silu */
     size_t n;
     const float *x[8]; /* [taps]: the token's values, then those of the tokens before it */
     const float *w;    /* [taps, n], in the order of x */
@@ -192,11 +194,11 @@ struct kernels {
      * y under the cap; other elements become 0; both are then rounded to `as` */
     void (*softmax_tile_backward)(enum value_kind as, const struct score_row *row, float *dp, float lse,
                                   float delta);
-    /* y[n] = x * f(z), with f silu or sigmoid; its gradients, where dx may be dy */
-    void (*gate)(bool silu, const float *x, const float *z, float *y, size_t n);
-    void (*gate_backward)(bool silu, const float *x, const float *z, const float *dy, float *dx, float *dz,
-                          size_t n);
-    /* y[n] = silu(sum over the taps of w * x) */
+    /* y[n] = x * f(z); its gradients, where dx may be dy */
+    void (*gate)(enum gate_kind kind, const float *x, const float *z, float *y, size_t n);
+    void (*gate_backward)(enum gate_kind kind, const float *x, const float *z, const float *dy, float *dx,
+                          float *dz, size_t n);
+    /* y[n] = silu(sum over the taps of w * x), or the sum itself */
     void (*conv)(const struct conv_token *t, float *y);
     /* dx[0] is set, dx[1] … and dw[taps, n] (unless NULL) are increased; entries of dx may be the same memory
      * if nobody reads it */

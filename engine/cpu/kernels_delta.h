@@ -23,17 +23,31 @@ INLINE vf sigmoid_f(vf z)
     return splat(1.0f) / (exp_f(-z) + 1.0f);
 }
 
-static void gate(bool silu, const float *x, const float *z, float *y, size_t n)
+static void gate(enum gate_kind kind, const float *x, const float *z, float *y, size_t n)
 {
+    if (kind == GATE_PLAIN) {
+        for (size_t i = 0; i < n; i += VECTOR)
+            put(y + i, take(x + i, n - i) * take(z + i, n - i), n - i);
+        return;
+    }
     for (size_t i = 0; i < n; i += VECTOR) {
         vf zs = take(z + i, n - i), f = sigmoid_f(zs);
-        put(y + i, take(x + i, n - i) * (silu ? zs * f : f), n - i);
+        put(y + i, take(x + i, n - i) * (kind == GATE_SILU ? zs * f : f), n - i);
     }
 }
 
-static void gate_backward(bool silu, const float *x, const float *z, const float *dy, float *dx, float *dz,
-                          size_t n)
+static void gate_backward(enum gate_kind kind, const float *x, const float *z, const float *dy, float *dx,
+                          float *dz, size_t n)
 {
+    bool silu = kind == GATE_SILU;
+    if (kind == GATE_PLAIN) {
+        for (size_t i = 0; i < n; i += VECTOR) {
+            vf d = take(dy + i, n - i), xs = take(x + i, n - i);
+            put(dx + i, d * take(z + i, n - i), n - i);
+            put(dz + i, d * xs, n - i);
+        }
+        return;
+    }
     for (size_t i = 0; i < n; i += VECTOR) {
         vf zs = take(z + i, n - i), s = sigmoid_f(zs), d = take(dy + i, n - i);
         vf slope = silu ? s + zs * s * (1.0f - s) : s * (1.0f - s);
@@ -54,7 +68,7 @@ static void conv(const struct conv_token *t, float *y)
 {
     for (size_t i = 0; i < t->n; i += VECTOR) {
         vf s = conv_sum(t, i);
-        put(y + i, s * sigmoid_f(s), t->n - i);
+        put(y + i, t->plain ? s : s * sigmoid_f(s), t->n - i);
     }
 }
 
@@ -63,7 +77,7 @@ static void conv_backward(const struct conv_token *t, const float *dy, float *co
     size_t n = t->n;
     for (size_t i = 0; i < n; i += VECTOR) {
         vf s = conv_sum(t, i), f = sigmoid_f(s);
-        vf ds = take(dy + i, n - i) * (f + s * f * (1.0f - f));
+        vf d_y = take(dy + i, n - i), ds = t->plain ? d_y : d_y * (f + s * f * (1.0f - f));
         for (uint32_t j = 0; j < t->taps; j++) {
             vf d = ds * take(t->w + j * n + i, n - i);
             put(dx[j] + i, j == 0 ? d : take(dx[j] + i, n - i) + d, n - i);

@@ -67,6 +67,18 @@ void cpu_softcap(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->softcap.rows, ROWS_PER_PART, softcap_part);
 }
 
+static void scale_part(const struct parts_job *job, uint64_t begin, uint64_t end)
+{
+    const struct op_scale *op = &job->op->scale;
+    float *x = (float *)operand_at(&op->x) + begin * op->width;
+    job->runner->kernels->scale(x, *(const float *)operand_at(&op->factor), x, (end - begin) * op->width);
+}
+
+void cpu_scale(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->scale.rows, ROWS_PER_PART, scale_part);
+}
+
 static void column_sum_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_column_sum *op = &job->op->column_sum;
@@ -356,6 +368,11 @@ static void cross_entropy_part(const struct parts_job *job, uint64_t begin, uint
         .smoothing = op->smoothing, .cap = op->cap, .gradient = op->gradient};
     for (uint64_t i = begin; i < end; i++) {
         float *row = (float *)operand_at(&op->logits) + i * op->vocab;
+        if (targets[i] < 0) {
+            memset(row, 0, op->gradient ? op->vocab * sizeof(*row) : 0);
+            losses[i] = 0;
+            continue;
+        }
         losses[i] = kernels->cross_entropy(&scalars, row, op->vocab, (size_t)targets[i]);
         if (op->gradient && op->gradient_scale != 1.0f)
             kernels->scale(row, op->gradient_scale, row, op->vocab);

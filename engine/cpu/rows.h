@@ -9,6 +9,7 @@ void cpu_copy(struct cpu_runner *runner, const struct op *op);
 void cpu_add(struct cpu_runner *runner, const struct op *op);
 void cpu_bias(struct cpu_runner *runner, const struct op *op);
 void cpu_softcap(struct cpu_runner *runner, const struct op *op);
+void cpu_scale(struct cpu_runner *runner, const struct op *op);
 void cpu_column_sum(struct cpu_runner *runner, const struct op *op);
 void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op);
 void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op);

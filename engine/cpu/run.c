@@ -35,6 +35,7 @@ static void (*const functions[OP_KINDS])(struct cpu_runner *runner, const struct
     [OP_UNPACK] = cpu_unpack,
     [OP_EMBED_NOISE] = cpu_embed_noise,
     [OP_SOFTCAP] = cpu_softcap,
+    [OP_SCALE] = cpu_scale,
     [OP_GATE] = cpu_gate,
     [OP_GATE_BACKWARD] = cpu_gate_backward,
     [OP_CONV] = cpu_conv,
@@ -113,6 +114,10 @@ static bool sizes_fit(const struct op *op)
         return op->rmsnorm.weight.buffer || op->rmsnorm.width <= NORM_ALONE_MAX;
     case OP_RMSNORM_BACKWARD:
         return op->rmsnorm_backward.weight.buffer || op->rmsnorm_backward.width <= NORM_ALONE_MAX;
+    case OP_CONV:
+        return op_conv_fits(&op->conv);
+    case OP_CONV_BACKWARD:
+        return op_conv_fits(&op->conv_backward.forward);
     case OP_DELTA:
         return op_delta_fits(&op->delta);
     case OP_DELTA_BACKWARD:

@@ -61,8 +61,8 @@ struct device_options {
     const char *kind; /* "cpu", "checked", "paced", "cuda", "hip", "emulated" */
     const char *name; /* appears in messages, such as "left/cpu0"; copied */
     uint32_t threads; /* 1..64; 0 means 1 */
-    /* "native", "amx", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the environment, else "native". For
-     * an emulated GPU: "warp32" or "warp64" and more (engine/gpu/emulated/driver.c) */
+    /* "native", "amx", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the environment, else
+     * "native". For an emulated GPU: "warp32" or "warp64" and more (engine/gpu/emulated/driver.c) */
     const char *isa;
     uint64_t memory_limit_bytes;    /* 0 means no limit */
     uint32_t index;                 /* number of the GPU among those that its driver shows */
@@ -176,6 +176,13 @@ int queue_wait(enum device_queue queue, struct event *event, struct err *err);
  * caller queues the pass once more without begin and end. */
 int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err);
 int device_pass_end(struct device *device, bool queued, bool *again, struct err *err);
+bool device_records_passes(const struct device *device); /* does this kind of device record any? Pure */
+/* The number of tokens, or of labelled ones, to which a pass over `count` of them is padded where passes are
+ * recorded. There are few such sizes, so micro-batches of unlike lengths replay each other's passes:
+ * multiples of an eighth of the largest power of two that is not above the count, but of 128 at most, the
+ * rows of the tiles that products compute whole anyway. Devices that record passes cut their sums by this
+ * size, so that padding with zeros changes no bit. Pure. */
+uint32_t device_pass_size(uint32_t count);
 /* Counters for tests and measurements: passes recorded, passes replayed from a recording, and kernel launches
  * queued one by one (0 on devices without launches). */
 struct pass_counts {

@@ -547,6 +547,20 @@ int device_pass_end(struct device *device, bool queued, bool *again, struct err 
     return device->backend->device->pass_end(device, queued, again, err);
 }
 
+uint32_t device_pass_size(uint32_t count)
+{
+    uint32_t power = 1;
+    while (power <= count / 2)
+        power *= 2;
+    const uint32_t part = power < 8 ? 1 : power / 8 < 128 ? power / 8 : 128;
+    return count > UINT32_MAX - part ? count : (count + part - 1) / part * part;
+}
+
+bool device_records_passes(const struct device *device)
+{
+    return device->backend->device->pass_begin != NULL;
+}
+
 void device_pass_counts(const struct device *device, struct pass_counts *out)
 {
     *out = (struct pass_counts){0};

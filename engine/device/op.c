@@ -33,6 +33,7 @@ static const char *const op_names[OP_KINDS] = {
     [OP_EMBED_BACKWARD] = "embed_backward",
     [OP_EMBED_NOISE] = "embed_noise",
     [OP_SOFTCAP] = "softcap",
+    [OP_SCALE] = "scale",
     [OP_GEMM_GROUPED] = "gemm_grouped",
     [OP_ROUTE] = "route",
     [OP_ROUTE_BACKWARD] = "route_backward",
@@ -384,6 +385,10 @@ static void small_operands(const struct op *op, struct uses *uses)
     case OP_SOFTCAP:
         use(uses, "x", op->softcap.x, OPERAND_UPDATE, op->softcap.rows, op->softcap.width, op->softcap.width);
         break;
+    case OP_SCALE:
+        use(uses, "x", op->scale.x, OPERAND_UPDATE, op->scale.rows, op->scale.width, op->scale.width);
+        use_flat(uses, AS_F32, "factor", op->scale.factor, OPERAND_READ, 1);
+        break;
     case OP_CAST:
         use_flat(uses, AS_FLOATS, "x", op->cast.x, OPERAND_READ, op->cast.count);
         use_flat(uses, AS_FLOATS, "y", op->cast.y, OPERAND_WRITE, op->cast.count);
@@ -541,7 +546,7 @@ static void gate_operands(const struct op *any, struct uses *uses)
 static void conv_use(struct uses *uses, const struct op_conv *op)
 {
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->ldx);
-    use_flat(uses, AS_F32, "weight", op->weight, OPERAND_READ, (uint64_t)op->width * CONV_TAPS);
+    use_flat(uses, AS_F32, "weight", op->weight, OPERAND_READ, (uint64_t)op->width * op->taps);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
 }
 
@@ -549,7 +554,7 @@ static void conv_operands(const struct op *any, struct uses *uses)
 {
     const struct op_conv *op = &any->conv;
     conv_use(uses, op);
-    use_optional(uses, "past", op->past, OPERAND_WRITE, CONV_TAPS - 1, op->width, op->width);
+    use_optional(uses, "past", op->past, OPERAND_WRITE, op->taps - 1, op->width, op->width);
     use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->ldy);
 }
 
@@ -561,7 +566,12 @@ static void conv_backward_operands(const struct op *any, struct uses *uses)
     use(uses, "dx", op->dx, OPERAND_WRITE, op->forward.tokens, op->forward.width, op->lddx);
     if (op->dweight.buffer)
         use_flat(uses, AS_F32, "dweight", op->dweight, OPERAND_UPDATE,
-                 (uint64_t)op->forward.width * CONV_TAPS);
+                 (uint64_t)op->forward.width * op->forward.taps);
+}
+
+bool op_conv_fits(const struct op_conv *op)
+{
+    return op->taps >= 2 && op->taps <= CONV_TAPS;
 }
 
 bool op_delta_fits(const struct op_delta *op)
@@ -688,6 +698,7 @@ static void (*const operands_of[OP_KINDS])(const struct op *op, struct uses *use
     [OP_BIAS] = small_operands,
     [OP_COLUMN_SUM] = small_operands,
     [OP_SOFTCAP] = small_operands,
+    [OP_SCALE] = small_operands,
     [OP_CAST] = small_operands,
     [OP_SQUARE_SUM] = small_operands,
     [OP_GEMM_GROUPED] = gemm_grouped_operands,

@@ -52,6 +52,7 @@ enum op_kind {
     OP_EMBED_BACKWARD,
     OP_EMBED_NOISE,
     OP_SOFTCAP,
+    OP_SCALE,
     OP_GEMM_GROUPED,
     OP_ROUTE,
     OP_ROUTE_BACKWARD,
@@ -273,13 +274,13 @@ struct op_scatter_rows {
 /* loss += sum over i of (1 - s) * -log p[targets[i]] + s * mean over the vocabulary of -log p, where p =
  * softmax(cap * tanh(logits[i] / cap)) (without a cap: softmax(logits[i])) and s is the label smoothing. The
  * sum is made in f64, in the order of i. With `gradient`, the logits are replaced by their gradient times
- * gradient_scale. */
+ * gradient_scale. A row whose target is -1 adds nothing, and its gradient is 0. */
 struct op_cross_entropy {
     uint32_t rows, vocab;
     float smoothing, cap; /* 0 means none */
     bool gradient;
     float gradient_scale; /* a power of two; 0 stands for 1 */
-    struct operand logits, targets /* i32 [rows], in [0, vocab) */, loss /* f64 [1] */;
+    struct operand logits, targets /* i32 [rows], in [0, vocab) or -1 */, loss /* f64 [1] */;
 };
 
 /* out = sum of the squares of x[count], made in f64 in a fixed order. */
@@ -358,6 +359,12 @@ struct op_softcap {
     uint32_t rows, width;
     float cap;
     struct operand x;
+};
+
+/* x[rows,width] *= factor[0]. f32. */
+struct op_scale {
+    uint32_t rows, width;
+    struct operand x, factor;
 };
 
 /* For mixtures of experts: multiplies each group's rows with the group's own matrix. Groups are consecutive
@@ -447,8 +454,8 @@ struct op_combine_backward {
     struct operand x, place, weight, dy, dweight;
 };
 
-/* The function of a gate: silu(z) = z * sigmoid(z), or sigmoid(z) = 1 / (1 + e^-z). */
-enum gate_kind { GATE_SILU, GATE_SIGMOID };
+/* The function of a gate: silu(z) = z * sigmoid(z), sigmoid(z) = 1 / (1 + e^-z), or z itself. */
+enum gate_kind { GATE_SILU, GATE_SIGMOID, GATE_PLAIN };
 
 /* y[rows, vectors * width] = x * f(z), for vectors of `width` values. The vectors of z begin vz values apart,
  * in rows of distance ldz. f32. */
@@ -464,14 +471,16 @@ struct op_gate_backward {
     struct operand dy, dx, dz;
 };
 
-/* Causal convolution of each channel within each row, then silu: y[t,c] = silu(sum over j < CONV_TAPS of
- * weight[c, CONV_TAPS - 1 - j] * x[t - j, c]), where x before a row's first token is 0. positions[t] counts
- * t's predecessors in its row. With `past` [CONV_TAPS - 1, width] the tokens are the next ones of one row, of
- * which past holds the last ones before them; it is then replaced by the last ones of all. f32. */
+/* Causal convolution of each channel within each row, then silu unless `plain`: y[t,c] = silu(sum over j <
+ * taps of weight[c, taps - 1 - j] * x[t - j, c]), where x before a row's first token is 0. positions[t]
+ * counts t's predecessors in its row. With `past` [taps - 1, width] the tokens are the next ones of one row,
+ * of which past holds the last ones before them; it is then replaced by the last ones of all. taps is from 2
+ * to CONV_TAPS. f32. */
 enum { CONV_TAPS = 4 };
 struct op_conv {
-    uint32_t tokens, width, ldx, ldy;
-    struct operand x, weight /* [width, CONV_TAPS] */, positions /* u32 [tokens] */, past, y;
+    uint32_t tokens, width, ldx, ldy, taps;
+    bool plain;
+    struct operand x, weight /* [width, taps] */, positions /* u32 [tokens] */, past, y;
 };
 
 /* dx from dy. dweight, if present, is increased by the gradient of the weight, summed in the order of tokens
@@ -481,6 +490,9 @@ struct op_conv_backward {
     uint32_t lddx;
     struct operand dy, dx, dweight;
 };
+
+/* Returns true if the taps are within the ops' limits. */
+bool op_conv_fits(const struct op_conv *op);
 
 /* The gated delta rule within each row (Yang et al. 2024, Gated Delta Networks, eq. 10). A head of v has a
  * state S [key_dim, value_dim], 0 before the row's first token. For each token, with gamma = exp(-exp(decay)
@@ -546,6 +558,7 @@ struct op {
         struct op_embed_backward embed_backward;
         struct op_embed_noise embed_noise;
         struct op_softcap softcap;
+        struct op_scale scale;
         struct op_gemm_grouped gemm_grouped;
         struct op_route route;
         struct op_route_backward route_backward;

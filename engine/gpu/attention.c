@@ -36,10 +36,16 @@ static uint64_t tiles_most(uint32_t tokens, uint32_t rows)
     return rows == 0 || tokens == 0 ? 0 : tokens / ATTENTION_ROWS + (uint64_t)rows;
 }
 
-/* Chooses among three consecutive kernels for heads of up to 64, 128 and 256 values. */
+/* Chooses among consecutive kernels for heads of up to 64, 128, 256 and 512 values. */
 static enum gpu_kernel kernel_for(enum gpu_kernel first, uint32_t head_dim)
 {
-    return (enum gpu_kernel)(first + (head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2));
+    return (enum gpu_kernel)(first + (head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : head_dim <= 256 ? 2 : 3));
+}
+
+/* Returns how many blocks share a head's values: each sums as many as registers hold. */
+static uint32_t blocks_of_head(uint32_t head_dim)
+{
+    return head_dim <= ATTENTION_WIDTH_UNITS_MAX ? 1 : 2;
 }
 
 /* The kernels' description of an operand of rows of heads. */
@@ -57,8 +63,9 @@ static bool matrix_wide(const struct attention_matrix *m, uint32_t head_dim)
 
 static bool by_units(const struct gpu *gpu, const struct attention_shape *shape, enum dtype compute)
 {
-    return gpu_by_units(gpu, compute) && matrix_wide(&shape->q, shape->head_dim) &&
-           matrix_wide(&shape->k, shape->head_dim) && matrix_wide(&shape->v, shape->head_dim);
+    return gpu_by_units(gpu, compute) && shape->head_dim <= ATTENTION_WIDTH_UNITS_MAX &&
+           matrix_wide(&shape->q, shape->head_dim) && matrix_wide(&shape->k, shape->head_dim) &&
+           matrix_wide(&shape->v, shape->head_dim);
 }
 
 /* Sets window and compute as the kernels expect them, and computes bits_scale and bits_cap from scale and
@@ -77,8 +84,8 @@ static int forward_launch(struct gpu_call *call, const struct attention_forward_
 {
     enum gpu_kernel first =
         by_units(call->gpu, &args->shape, compute) ? KERNEL_attention_units_64 : KERNEL_attention_64;
-    return gpu_launch(call, kernel_for(first, args->shape.head_dim), tiles, args->shape.heads, 1, args,
-                      sizeof(*args));
+    return gpu_launch(call, kernel_for(first, args->shape.head_dim), tiles, args->shape.heads,
+                      blocks_of_head(args->shape.head_dim), args, sizeof(*args));
 }
 
 static struct attention_shape shape_of(const struct op_attention *o)
@@ -183,10 +190,10 @@ static int run_backward(struct gpu_call *call, const struct op *op)
         return -1;
     for (uint32_t first = 0; first < o->rows; first += count) {
         shape_rows(&args.shape, o, first, count);
-        if (gpu_launch(call, kernel_for(queries, o->head_dim), tiles, o->heads, 1, &args, sizeof(args)) !=
-                0 ||
-            gpu_launch(call, kernel_for(keys, o->head_dim), tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2,
-                       &args, sizeof(args)) != 0)
+        if (gpu_launch(call, kernel_for(queries, o->head_dim), tiles, o->heads, blocks_of_head(o->head_dim),
+                       &args, sizeof(args)) != 0 ||
+            gpu_launch(call, kernel_for(keys, o->head_dim), tiles, o->kv_heads,
+                       o->head_dim <= 128 ? 1 : 2 * blocks_of_head(o->head_dim), &args, sizeof(args)) != 0)
             return -1;
     }
     if (!o->sinks.buffer || !b->dsinks.buffer)

@@ -19,7 +19,8 @@ static struct gate_rows_args gate_args(const struct op_gate *o)
                                   .width = o->width,
                                   .ldz = o->ldz,
                                   .vz = o->vz,
-                                  .silu = o->kind == GATE_SILU};
+                                  .silu = o->kind == GATE_SILU,
+                                  .plain = o->kind == GATE_PLAIN};
     args.wide = gpu_fours(args.x, 4, o->width) && gpu_fours(args.z, 4, o->ldz) && gpu_fours(args.y, 4, o->vz);
     return args;
 }
@@ -61,7 +62,9 @@ static struct conv_rows_args conv_args(const struct op_conv *o)
                                   .tokens = o->tokens,
                                   .width = o->width,
                                   .ldx = o->ldx,
-                                  .ldy = o->ldy};
+                                  .ldy = o->ldy,
+                                  .taps = o->taps,
+                                  .plain = o->plain};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy);
     return args;
 }
@@ -78,20 +81,28 @@ static int run_conv(struct gpu_call *call, const struct op *op)
                             sizeof(args));
 }
 
-static bool conv_backward_fits(const struct gpu *gpu, const struct op *op)
+static bool conv_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return op->conv_backward.forward.width <= CONV_SUMS_MAX / CONV_TAPS;
+    return op_conv_fits(&op->conv);
+}
+
+static bool conv_backward_fits(const struct gpu *gpu, const struct op *op)
+{
+    const struct op_conv *forward = &op->conv_backward.forward;
+    (void)gpu;
+    return op_conv_fits(forward) && forward->width <= CONV_SUMS_MAX / CONV_TAPS;
 }
 
 /* The weights' gradient: sums over chunks of tokens, which are then added in order. */
 static int conv_weights(struct gpu_call *call, const struct op_conv_backward *o, struct conv_rows_args of)
 {
-    uint32_t sums = of.width * CONV_TAPS, chunks = (uint32_t)gpu_blocks(of.tokens, CONV_CHUNK_TOKENS_MIN);
+    const uint32_t tokens = device_pass_size(of.tokens), sums = of.width * of.taps;
+    uint32_t chunks = (uint32_t)gpu_blocks(tokens, CONV_CHUNK_TOKENS_MIN);
     chunks = chunks < CONV_CHUNKS_MAX ? chunks : CONV_CHUNKS_MAX;
     chunks = chunks < CONV_SUMS_MAX / sums ? chunks : CONV_SUMS_MAX / sums;
     struct conv_weights_args args = {.of = of};
-    args.of.chunk_tokens = (uint32_t)gpu_blocks(of.tokens, chunks);
+    args.of.chunk_tokens = (uint32_t)gpu_blocks(tokens, chunks);
     args.of.partial = gpu_scratch(call);
     chunks = (uint32_t)gpu_blocks(of.tokens, args.of.chunk_tokens);
     const struct column_sums_add_args add = {
@@ -191,7 +202,7 @@ static int run_delta_backward(struct gpu_call *call, const struct op *op)
 const struct gpu_op gpu_delta_ops[] = {
     {.kind = OP_GATE, .fits = gate_fits, .run = run_gate},
     {.kind = OP_GATE_BACKWARD, .fits = gate_fits, .run = run_gate_backward},
-    {.kind = OP_CONV, .run = run_conv},
+    {.kind = OP_CONV, .fits = conv_fits, .run = run_conv},
     {.kind = OP_CONV_BACKWARD, .fits = conv_backward_fits, .run = run_conv_backward},
     {.kind = OP_DELTA, .fits = delta_fits, .run = run_delta},
     {.kind = OP_DELTA_BACKWARD, .fits = delta_fits, .run = run_delta_backward},

@@ -44,6 +44,15 @@ static int run_bias(struct gpu_call *call, const struct op *op)
                       sizeof(args));
 }
 
+static int run_scale(struct gpu_call *call, const struct op *op)
+{
+    const struct op_scale *o = &op->scale;
+    struct scale_args args = {
+        .x = gpu_at(&o->x), .factor = gpu_at(&o->factor), .count = (uint64_t)o->rows * o->width};
+    args.wide = gpu_fours(args.x, 4, 0);
+    return gpu_launch(call, KERNEL_scale, gpu_blocks(args.count, 4 * 256), 1, 1, &args, sizeof(args));
+}
+
 static bool softcap_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
@@ -124,6 +133,7 @@ int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address 
 const struct gpu_op gpu_flat_ops[] = {{.kind = OP_ADD, .run = run_add},
                                       {.kind = OP_COPY, .run = run_copy},
                                       {.kind = OP_BIAS, .run = run_bias},
+                                      {.kind = OP_SCALE, .run = run_scale},
                                       {.kind = OP_SOFTCAP, .fits = softcap_fits, .run = run_softcap},
                                       {.kind = OP_GLU, .fits = glu_fits, .run = run_glu},
                                       {.kind = OP_GLU_BACKWARD, .fits = glu_fits, .run = run_glu_backward},

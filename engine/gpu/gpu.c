@@ -206,18 +206,32 @@ static bool pass_seen(struct gpu *gpu, uint64_t key)
     return false;
 }
 
-/* Keeps a graph in place of the least recently used one. */
-static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
+static struct gpu_pass *pass_oldest(struct gpu *gpu)
 {
     struct gpu_pass *oldest = &gpu->passes[0];
     for (int i = 1; i < GPU_GRAPHS_MAX; i++)
         if (gpu->passes[i].used < oldest->used)
             oldest = &gpu->passes[i];
+    return oldest;
+}
+
+/* Would a graph find a place? One that was used lately keeps its own: where more passes take turns than there
+ * are places, each would be recorded anew and again, which takes longer than queueing its ops. */
+static bool pass_has_place(struct gpu *gpu)
+{
+    const struct gpu_pass *oldest = pass_oldest(gpu);
+    return !oldest->graph || gpu->pass_count - oldest->used >= GPU_UNUSED_MIN;
+}
+
+/* Keeps a graph in place of the least recently used one. */
+static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
+{
+    struct gpu_pass *oldest = pass_oldest(gpu);
     struct err ignored; /* wait, because the graph may be running */
     if (oldest->graph)
         queue_finish(gpu, DEVICE_COMPUTE, &ignored);
     gpu->driver->graph_destroy(oldest->graph);
-    *oldest = (struct gpu_pass){.key = key, .graph = graph, .used = ++gpu->pass_count};
+    *oldest = (struct gpu_pass){.key = key, .graph = graph, .used = gpu->pass_count};
 }
 
 static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err)
@@ -226,13 +240,14 @@ static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, s
     if (!gpu->driver->capture_begin || gpu->records_nothing)
         return 0;
     struct gpu_pass *pass = pass_find(gpu, key);
+    gpu->pass_count++;
     if (pass) {
-        pass->used = ++gpu->pass_count;
+        pass->used = gpu->pass_count;
         *replayed = true;
         gpu->counts.replayed++;
         return gpu->driver->graph_launch(pass->graph, queue_use(gpu, DEVICE_COMPUTE), err);
     }
-    if (!pass_seen(gpu, key))
+    if (!pass_seen(gpu, key) || !pass_has_place(gpu))
         return 0;
     struct err refused; /* what cannot be recorded is queued op by op; if the device is lost, the next op
                            reports it */

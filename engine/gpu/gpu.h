@@ -19,7 +19,9 @@ enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
 
 enum {
     GPU_SCRATCH_BYTES = 4 << 20, /* least scratch memory of a queue; the device's account does not count it */
-    GPU_GRAPHS_MAX = 32,         /* most recorded passes that are kept */
+    GPU_GRAPHS_MAX = 64,         /* most recorded passes that are kept */
+    GPU_UNUSED_MIN = 8 * GPU_GRAPHS_MAX, /* a recorded pass keeps its place until so many others have passed
+                                            by: then it comes less than an eighth as often as its fellows */
     GPU_SEEN_MAX = 128 /* most keys remembered of passes that came once; a pass is recorded when it comes the
                           second time */
 };

@@ -21,7 +21,7 @@ struct tile {
  * for matrix units. Kernels for few columns exist for f32 and 16-bit values only. */
 struct tiles {
     enum gpu_kernel large, usual, low, narrow;
-    enum gpu_kernel units_large, units_usual, units_low, units_narrow;
+    enum gpu_kernel units_large, units_eights, units_usual, units_low, units_narrow;
     enum gpu_kernel grouped, grouped_units;
 };
 /* clang-format off */
@@ -32,9 +32,10 @@ struct tiles {
     .grouped_units = KERNEL_grouped_units_##of##64x64
 /* clang-format on */
 static const struct tiles tiles_plain = {TILES(), .narrow = KERNEL_gemm_64x16,
-                                         .units_narrow = KERNEL_units_128x32};
-static const struct tiles tiles_nf4 = {TILES(nf4_)};
-static const struct tiles tiles_blocks = {TILES(blocks_)};
+                                         .units_narrow = KERNEL_units_128x32,
+                                         .units_eights = KERNEL_units_eights_128x128};
+static const struct tiles tiles_nf4 = {TILES(nf4_), .units_eights = KERNEL_units_nf4_eights_128x128};
+static const struct tiles tiles_blocks = {TILES(blocks_), .units_eights = KERNEL_units_blocks_128x128};
 
 static bool is_nf4(enum pack_kind pack)
 {
@@ -49,11 +50,12 @@ static const struct tiles *tiles_of(enum pack_kind pack)
 static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
 {
     const struct tiles *tiles = tiles_of(o->pack);
-    bool units = gpu_by_units(gpu, o->compute), large, narrow = o->n <= NARROW_MAX && o->n <= o->m;
-    large = o->m >= 128 && o->n >= 128 && gpu_blocks(o->m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN;
+    const uint32_t m = device_pass_size(o->m);
+    bool units = gpu_by_units(gpu, o->compute), large, narrow = o->n <= NARROW_MAX && o->n <= m;
+    large = m >= 128 && o->n >= 128 && gpu_blocks(m, 128) * gpu_blocks(o->n, 128) >= LARGE_TILES_MIN;
     if (narrow && o->pack <= PACK_F16)
         return units ? (struct tile){tiles->units_narrow, 128, 32} : (struct tile){tiles->narrow, 64, 16};
-    if (o->m <= NARROW_MAX)
+    if (m <= NARROW_MAX)
         return units ? (struct tile){tiles->units_low, 32, 128} : (struct tile){tiles->low, 16, 64};
     if (large)
         return (struct tile){units ? tiles->units_large : tiles->large, 128, 128};
@@ -66,6 +68,22 @@ static bool comes_in_fours(const struct product *p)
 {
     return p->wide_a && p->wide_b && (p->transpose_a ? p->m : p->k) % 4 == 0 &&
            (p->transpose_b ? p->k : p->n) % 4 == 0;
+}
+
+/* Do all values of a matrix come in aligned runs? Its rows have `width` values. */
+static bool comes_in_runs(gpu_address at, uint32_t bytes, uint32_t run, uint32_t width, uint32_t ld)
+{
+    return at % bytes == 0 && width % run == 0 && ld % run == 0;
+}
+
+/* Do 16-bit operands come in aligned eights that need no conversion, or NF4's codes in runs of 16? */
+static bool comes_in_eights(const struct product *p, enum pack_kind pack)
+{
+    const uint32_t width = p->transpose_b ? p->k : p->n;
+    return p->a_as == p->compute && comes_in_runs(p->a, 16, 8, p->transpose_a ? p->m : p->k, p->lda) &&
+           (is_nf4(pack)       ? comes_in_runs(p->b, 8, 16, width, p->ldb)
+            : pack <= PACK_F16 ? p->kind == p->compute && comes_in_runs(p->b, 16, 8, width, p->ldb)
+                               : false);
 }
 
 /* Can the kernels read b in this stored form? Packed values are unpacked in fours, so rows must be a multiple
@@ -92,12 +110,14 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The number of pieces into which a sum of k terms is cut. Their partial sums must fit the scratch memory. */
-static uint32_t gemm_pieces(uint64_t tiles, uint64_t values, uint32_t k)
+/* The terms of a piece of a product's sums. The partial sums of all pieces must fit the scratch memory. */
+static uint32_t gemm_piece(const struct op_gemm *o, const struct tile *tile)
 {
+    const uint64_t m = device_pass_size(o->m), k = device_pass_size(o->k);
+    const uint64_t tiles = gpu_blocks(o->n, tile->columns) * gpu_blocks(m, tile->rows);
     uint64_t pieces = min_u64(BLOCKS_AIM / (tiles + 1), k / PIECE_MIN);
-    pieces = min_u64(min_u64(pieces, PIECES_MAX), GPU_SCRATCH_BYTES / 4 / values);
-    return pieces < 1 ? 1 : (uint32_t)pieces;
+    pieces = min_u64(min_u64(pieces, PIECES_MAX), GPU_SCRATCH_BYTES / 4 / (m * o->n));
+    return pieces <= 1 ? (uint32_t)k : (uint32_t)gpu_blocks(gpu_blocks(k, (uint32_t)pieces), 16) * 16;
 }
 
 /* The value of struct product's `kind` for b. */
@@ -114,10 +134,7 @@ static bool part_alike(const struct gpu *gpu, const struct op_gemm *o, uint32_t 
     struct op_gemm part = *o;
     part.m = rows;
     const struct tile tile = gemm_tile(gpu, o);
-    const uint64_t columns = gpu_blocks(o->n, tile.columns);
-    return gemm_tile(gpu, &part).kernel == tile.kernel &&
-           gemm_pieces(columns * gpu_blocks(rows, tile.rows), (uint64_t)rows * o->n, o->k) ==
-               gemm_pieces(columns * gpu_blocks(o->m, tile.rows), (uint64_t)o->m * o->n, o->k);
+    return gemm_tile(gpu, &part).kernel == tile.kernel && gemm_piece(&part, &tile) == gemm_piece(o, &tile);
 }
 
 /* How many rows of the product a launch computes: all, or as many as a card with a watchdog allows. The parts
@@ -155,10 +172,8 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
     if (done)
         return 0;
     struct tile tile = gemm_tile(call->gpu, o);
-    uint64_t x = gpu_blocks(o->n, tile.columns), y = gpu_blocks(o->m, tile.rows);
-    uint32_t pieces = gemm_pieces(x * y, (uint64_t)o->m * o->n, o->k);
-    uint32_t k_piece = pieces == 1 ? o->k : (uint32_t)gpu_blocks(gpu_blocks(o->k, pieces), 16) * 16;
-    pieces = o->k == 0 ? 1 : (uint32_t)gpu_blocks(o->k, k_piece);
+    const uint32_t k_piece = gemm_piece(o, &tile),
+                   pieces = o->k == 0 ? 1 : (uint32_t)gpu_blocks(o->k, k_piece);
     struct product product = {.a = gpu_at(&o->a),
                               .b = gpu_at(&o->b),
                               .c = gpu_at(&o->c),
@@ -186,6 +201,8 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
     /* The tile changes, but the sum stays cut into the pieces that the shape alone gave. */
     if (gpu_by_units(call->gpu, o->compute) && !comes_in_fours(&product))
         tile = (struct tile){tiles_of(o->pack)->units_usual, 64, 64};
+    else if (tile.kernel == tiles_of(o->pack)->units_large && comes_in_eights(&product, o->pack))
+        tile.kernel = tiles_of(o->pack)->units_eights;
     if (gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows), pieces,
                    &product, sizeof(product)) != 0)
         return -1;

@@ -48,14 +48,15 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
  * sets x, dy, inverse, rows, vectors, ldx and lddy of args. */
 static int sum_columns(struct gpu_call *call, struct column_sums_args args, uint32_t width, gpu_address y)
 {
-    uint32_t most = (uint32_t)gpu_blocks(args.rows, CHUNK_ROWS_MIN);
+    const uint32_t rows = device_pass_size(args.rows / args.vectors) * args.vectors;
+    uint32_t most = (uint32_t)gpu_blocks(rows, CHUNK_ROWS_MIN);
     args.partial = gpu_scratch(call) + GPU_SCRATCH_BYTES / 2;
     for (uint32_t done = 0; args.rows > 0 && done < width; done += args.width) {
         struct column_sums_args strip = args;
         strip.width = width - done < PARTIALS_MAX ? width - done : PARTIALS_MAX;
         uint32_t chunks = PARTIALS_MAX / strip.width < most ? PARTIALS_MAX / strip.width : most;
         chunks = chunks < CHUNKS_MAX ? chunks : CHUNKS_MAX;
-        strip.chunk_rows = (uint32_t)gpu_blocks(args.rows, chunks);
+        strip.chunk_rows = (uint32_t)gpu_blocks(rows, chunks);
         chunks = (uint32_t)gpu_blocks(args.rows, strip.chunk_rows);
         struct column_sums_add_args add = {
             .partial = args.partial, .y = y + 4ull * done, .width = strip.width, .chunks = chunks};

@@ -50,8 +50,9 @@ struct operand boundary_end(const struct stage_pass *pass, uint32_t block_end,
                             const struct boundary_tensor *out)
 {
     bool head = block_end == pass->stage->config.layers + 2;
-    return head || out->dtype != DTYPE_F32 ? pass_workspace(pass, pass->stage->layout.workspace.d)
-                                           : boundary_at(out);
+    return head || pass->padded || out->dtype != DTYPE_F32
+               ? pass_workspace(pass, pass->stage->layout.workspace.d)
+               : boundary_at(out);
 }
 
 int boundary_check(const struct stage *stage, const struct boundary_tensor *boundary, uint32_t tokens,

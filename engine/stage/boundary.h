@@ -20,7 +20,7 @@ uint64_t boundary_bytes(const struct stage *stage, const struct boundary_tensor 
 void boundary_read(struct stage_pass *pass, const struct boundary_tensor *boundary, struct operand x);
 void boundary_write(struct stage_pass *pass, struct operand x, const struct boundary_tensor *boundary);
 /* The memory in which the layers before `block_end` leave their output in f32: the boundary buffer itself, or
- * the workspace, if the head follows or the boundary has 16 bits. */
+ * the workspace, if the head follows, the boundary has 16 bits or the pass is padded. */
 struct operand boundary_end(const struct stage_pass *pass, uint32_t block_end,
                             const struct boundary_tensor *out);
 

@@ -1,5 +1,7 @@
 #include "engine/stage/delta.h"
 
+#include "engine/stage/beside.h"
+
 #include <math.h>
 
 #include "engine/stage/kv_cache.h"
@@ -26,11 +28,6 @@ static struct delta_shape shape_of(const struct layer_run *run)
     return s;
 }
 
-static void queue_step(const struct layer_run *run, const struct op *op)
-{
-    queue_op(&run->pass->queue, op);
-}
-
 static struct operand tensor_of(const struct layer_run *run, int32_t tensor)
 {
     return tensor_at(run->block, &run->plan->tensors.list[tensor]);
@@ -48,18 +45,47 @@ static struct operand meta(const struct layer_run *run, uint64_t at)
 
 /* --- attention with gates --- */
 
+/* Where k is v: copies q and k out of VALUE_MIXED, and k a second time; or the gradients back, adding v's to
+ * k's. */
+static void twice_copy(const struct layer_run *run, struct operand mixed, struct operand qkv, bool back)
+{
+    const struct model_heads *h = &run->plan->heads;
+    struct op_queue *queue = &run->pass->queue;
+    uint32_t both = h->q + h->kv, tokens = run->pass->tokens;
+    struct operand k = operand_skip(mixed, h->q), v = operand_skip(qkv, both);
+    queue_copy(queue, tokens, both, back ? qkv : mixed, back ? h->qkv : both, back ? mixed : qkv,
+               back ? both : h->qkv);
+    if (!back) {
+        queue_copy(queue, tokens, h->kv, k, both, v, h->qkv);
+        return;
+    }
+    queue_step(
+        run,
+        &(struct op){
+            .kind = OP_ADD,
+            .add = {.rows = tokens, .width = h->kv, .ldx = h->qkv, .ldy = both, .alpha = 1, .x = v, .y = k}});
+}
+
 /* Copies q, k and v between VALUE_MIXED, whose heads of q have a gate behind them, and VALUE_QKV. */
 static void split_copy(const struct layer_run *run, struct operand mixed, struct operand qkv, bool back)
 {
-    const struct model_config *c = config_of(run);
-    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const struct model_heads *h = &run->plan->heads;
+    uint32_t q = h->q, kv = h->kv;
+    if (h->borrowed) {
+        borrowed_copy(run, mixed, qkv, back);
+        return;
+    }
+    if (h->k_is_v) {
+        twice_copy(run, mixed, qkv, back);
+        return;
+    }
     struct op_copy heads = {.rows = run->pass->tokens,
-                            .vectors = c->heads,
-                            .width = c->head_dim,
+                            .vectors = h->heads,
+                            .width = h->head_dim,
                             .ldx = run->plan->width[back ? VALUE_QKV : VALUE_MIXED],
                             .ldy = run->plan->width[back ? VALUE_MIXED : VALUE_QKV],
-                            .vx = (back ? 1 : 2) * c->head_dim,
-                            .vy = (back ? 2 : 1) * c->head_dim,
+                            .vx = (back ? 1 : 2) * h->head_dim,
+                            .vy = (back ? 2 : 1) * h->head_dim,
                             .x = back ? qkv : mixed,
                             .y = back ? mixed : qkv};
     struct operand mixed_kv = operand_skip(mixed, 2ull * q), kv_at = operand_skip(qkv, q);
@@ -68,29 +94,89 @@ static void split_copy(const struct layer_run *run, struct operand mixed, struct
                back ? mixed_kv : kv_at, heads.ldy);
 }
 
-void split_forward(const struct layer_run *run)
+/* Copies between VALUE_PACKED, where each head of k has its q, k, v and z together, and behind them each its
+ * b and a, and VALUE_MIXED, which has one of these behind the other. */
+static void packed_copy(const struct layer_run *run, struct operand packed, struct operand mixed, bool back)
 {
-    split_copy(run, run_value(run, VALUE_MIXED), run_value(run, VALUE_QKV), false);
+    const struct model_config *c = config_of(run);
+    const struct delta_shape s = shape_of(run);
+    uint32_t groups = c->delta_key_heads, values = s.values / groups, heads = c->delta_value_heads / groups;
+    uint32_t keys = c->delta_key_dim, all = 2 * keys + 2 * values;
+    const struct {
+        uint32_t width, from, to, stride; /* of a head of k: values, places, and values of all parts */
+    } parts[] = {
+        {keys, 0, 0, all},
+        {keys, keys, s.keys, all},
+        {values, 2 * keys, 2 * s.keys, all},
+        {values, 2 * keys + values, s.z, all},
+        {heads, s.b, s.b, 2 * heads},
+        {heads, s.b + heads, s.a, 2 * heads},
+    };
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        struct operand in = operand_skip(packed, parts[i].from), out = operand_skip(mixed, parts[i].to);
+        queue_step(run, &(struct op){.kind = OP_COPY,
+                                     .copy = {.rows = run->pass->tokens,
+                                              .vectors = groups,
+                                              .width = parts[i].width,
+                                              .ldx = s.width,
+                                              .ldy = s.width,
+                                              .vx = back ? parts[i].width : parts[i].stride,
+                                              .vy = back ? parts[i].stride : parts[i].width,
+                                              .x = back ? out : in,
+                                              .y = back ? in : out}});
+    }
 }
 
-void split_backward(const struct layer_run *run)
+/* Copies x between VALUE_MIXED, which has it behind the two gates of a short convolution, and VALUE_QKV. */
+static void gated_copy(const struct layer_run *run, struct operand mixed, struct operand x, bool back)
 {
-    split_copy(run, run_gradient(run, VALUE_MIXED), run_gradient(run, VALUE_QKV), true);
+    uint32_t h = config_of(run)->hidden;
+    struct operand at = operand_skip(mixed, 2ull * h);
+    queue_copy(&run->pass->queue, run->pass->tokens, h, back ? x : at, back ? h : 3 * h, back ? at : x,
+               back ? 3 * h : h);
+}
+
+static void parts_copy(const struct layer_run *run, const struct layer_step *step, struct operand in,
+                       struct operand out, bool back)
+{
+    if (step->in == VALUE_PACKED)
+        packed_copy(run, in, out, back);
+    else if (model_layer_is_conv(config_of(run), run->layer))
+        gated_copy(run, in, out, back);
+    else
+        split_copy(run, in, out, back);
+}
+
+void split_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    parts_copy(run, step, run_value(run, step->in), run_value(run, step->out), false);
+}
+
+void split_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    parts_copy(run, step, run_gradient(run, step->in), run_gradient(run, step->out), true);
 }
 
 static struct op_gate gate_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct model_config *c = config_of(run);
+    const struct model_heads *h = &run->plan->heads;
     bool delta = model_layer_is_delta(c, run->layer);
     struct op_gate op = {.rows = run->pass->tokens,
-                         .vectors = delta ? 1 : c->heads,
-                         .width = delta ? model_delta_values(c) : c->head_dim,
+                         .vectors = delta ? 1 : h->heads,
+                         .width = delta ? model_delta_values(c) : h->head_dim,
                          .ldz = run->plan->width[VALUE_MIXED],
-                         .vz = delta ? model_delta_values(c) : 2 * c->head_dim,
+                         .vz = delta ? model_delta_values(c) : 2 * h->head_dim,
                          .kind = delta ? GATE_SILU : GATE_SIGMOID,
                          .x = run_value(run, step->in),
                          .y = run_value(run, step->out)};
-    op.z = operand_skip(run_value(run, VALUE_MIXED), delta ? shape_of(run).z : c->head_dim);
+    op.z = operand_skip(run_value(run, VALUE_MIXED), delta ? shape_of(run).z : h->head_dim);
+    if (model_layer_is_conv(c, run->layer)) {
+        op.vectors = 1;
+        op.width = op.vz = c->hidden;
+        op.kind = GATE_PLAIN;
+        op.z = operand_skip(run_value(run, VALUE_MIXED), step->in == VALUE_ATT ? c->hidden : 0);
+    }
     return op;
 }
 
@@ -113,7 +199,7 @@ void gate_backward(const struct layer_run *run, const struct layer_step *step)
                                                    .dz = operand_skip(d, (forward.z.at - mixed.at) / 4)}});
 }
 
-/* --- gated delta nets --- */
+/* --- gated delta nets, and the convolution that they share with short convolutions --- */
 
 /* The norm that scales q (which = 0) or k to length 1: x / sqrt(mean(x^2) + eps / n) / sqrt(n) is x /
  * sqrt(sum(x^2) + eps) for n values. transformers' eps is 1e-6, and q is divided by sqrt(n) once more. */
@@ -164,12 +250,14 @@ void unit_norm_backward(const struct layer_run *run)
 
 static struct op_conv conv_of(const struct layer_run *run, const struct layer_step *step)
 {
-    const struct delta_shape s = shape_of(run);
+    const struct layer_tensor *weight = &run->plan->tensors.list[step->conv];
     return (struct op_conv){.tokens = run->pass->tokens,
-                            .width = s.channels,
-                            .ldx = s.width,
-                            .ldy = s.channels,
-                            .x = run_value(run, VALUE_MIXED),
+                            .width = weight->rows,
+                            .ldx = run->plan->width[step->in],
+                            .ldy = run->plan->width[step->out],
+                            .taps = weight->columns,
+                            .plain = model_layer_is_conv(config_of(run), run->layer),
+                            .x = run_value(run, step->in),
                             .weight = tensor_of(run, step->conv),
                             .positions = meta(run, run->pass->stage->layout.slot.positions)};
 }
@@ -192,7 +280,7 @@ void conv_backward(const struct layer_run *run, const struct layer_step *step)
 {
     queue_step(run, &(struct op){.kind = OP_CONV_BACKWARD,
                                  .conv_backward = {.forward = conv_of(run, step),
-                                                   .lddx = run->plan->width[VALUE_MIXED],
+                                                   .lddx = run->plan->width[step->in],
                                                    .dy = run_gradient(run, step->out),
                                                    .dx = run_gradient(run, step->in),
                                                    .dweight = gradient_of(run, step->conv)}});

@@ -124,7 +124,7 @@ static void chunk_forward(struct stage_pass *pass, struct operand x, uint32_t at
 
 void head_forward(struct stage_pass *pass, struct operand x, bool gradient)
 {
-    uint32_t chunk = pass->stage->layout.head_rows, labelled = pass->slot->labelled;
+    uint32_t chunk = pass->stage->layout.head_rows, labelled = pass->slot->labelled_padded;
     for (uint32_t at = 0; at < labelled; at += chunk)
         chunk_forward(pass, x, at, labelled - at < chunk ? labelled - at : chunk, gradient);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/rand.h"
+#include "engine/stage/beside.h"
 #include "engine/stage/boundary.h"
 #include "engine/stage/head.h"
 #include "engine/stage/layer.h"
@@ -62,9 +63,11 @@ static int infer_check(const struct stage *stage, const struct kv_cache *cache, 
         if (p->ids[i] < 0 || (uint32_t)p->ids[i] >= stage->config.vocab)
             return err_set(err, ERR_INVALID, "token %u has id %d, the vocabulary is %u", i, p->ids[i],
                            stage->config.vocab);
-    if (boundary_check(stage, &enters, p->tokens, 0, p->block_begin > 0, "its input", err) != 0)
+    if (boundary_check(stage, &enters, p->tokens, beside_values(stage, p->block_begin, p->tokens, false),
+                       p->block_begin > 0, "its input", err) != 0)
         return -1;
-    return boundary_check(stage, &leaves, p->tokens, 0, !infers_head(stage, p), "its output", err);
+    return boundary_check(stage, &leaves, p->tokens, beside_values(stage, p->block_end, p->tokens, false),
+                          !infers_head(stage, p), "its output", err);
 }
 
 static int infer_describe(struct stage *stage, const struct kv_cache *cache, const struct infer_pass *p,
@@ -100,6 +103,8 @@ static void infer_queue(struct stage_pass *pass, const struct infer_pass *p, con
         embed(pass, x);
     else
         boundary_read(pass, in, x);
+    if (p->block_begin > 0)
+        beside_move(pass, in, p->block_begin, false, true);
     for (uint32_t i = first; i < after; i++)
         layer_forward(pass, i, x, HALF_BOTH, i + 1 == after ? end : x);
 }
@@ -158,6 +163,8 @@ int stage_infer_blocks(struct stage *stage, struct kv_cache *cache, const struct
     infer_queue(&pass, p, &enters, end);
     if (!head && leaves.dtype != DTYPE_F32)
         boundary_write(&pass, end, &leaves);
+    if (!head)
+        beside_move(&pass, &leaves, p->block_end, false, false);
     if (head && p->logits)
         head_logits(&pass, operand_skip(end, (uint64_t)(p->tokens - 1) * stage->config.hidden), 1);
     if (pass.queue.failed)

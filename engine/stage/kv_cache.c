@@ -19,7 +19,9 @@ struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer)
 
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer)
 {
-    return cache_at(cache, layer, (uint64_t)cache->tokens_max * cache->stage->layout.model->shape.kv_width);
+    const struct footprint *l = &cache->stage->layout;
+    const struct layer_plan *plan = footprint_layer(l->model, l->layer_begin + layer);
+    return cache_at(cache, layer, (uint64_t)cache->tokens_max * plan->heads.kv);
 }
 
 struct operand kv_cache_past(const struct kv_cache *cache, uint32_t layer)

@@ -3,22 +3,14 @@
  * forward and backward functions stand side by side.
  */
 #include "engine/stage/layer.h"
+#include "engine/stage/beside.h"
 #include "engine/stage/delta.h"
+#include "engine/stage/experts.h"
 #include "engine/stage/linear.h"
 
 #include <math.h>
 
 #include "engine/stage/kv_cache.h"
-
-static const struct footprint_shape *shape(const struct layer_run *run)
-{
-    return &run->pass->stage->layout.model->shape;
-}
-
-static void queue_step(const struct layer_run *run, const struct op *op)
-{
-    queue_op(&run->pass->queue, op);
-}
 
 /* --- norms --- */
 
@@ -28,7 +20,16 @@ static float norm_offset(const struct stage_pass *pass, const struct layer_tenso
     return weight->role == TENSOR_DELTA_NORM ? 0 : (float)pass->stage->config.norm_offset;
 }
 
-/* The vectors of a norm step: one for each token, or one for each head of a gated delta net. */
+/* What is added to the mean of squares. The embedding's part of the layers' inputs is normed as if it were
+ * first divided by sqrt(hidden). */
+static float norm_eps(const struct stage_pass *pass, const struct layer_tensor *weight)
+{
+    const struct model_config *c = &pass->stage->config;
+    return (float)(weight->role == TENSOR_PER_LAYER_NORM ? c->norm_eps * c->hidden : c->norm_eps);
+}
+
+/* The vectors of a norm step: one for each token, or one for each head of a gated delta net, or for each
+ * layer's input. */
 static uint32_t norm_rows(const struct layer_run *run, const struct layer_step *step)
 {
     return run->pass->tokens * (run->plan->width[step->in] / run->plan->tensors.list[step->norm].rows);
@@ -41,7 +42,7 @@ void block_norm(struct stage_pass *pass, const struct block_state *block, int32_
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM,
                                         .rmsnorm = {.rows = rows,
                                                     .width = weight->rows,
-                                                    .eps = (float)pass->stage->config.norm_eps,
+                                                    .eps = norm_eps(pass, weight),
                                                     .offset = norm_offset(pass, weight),
                                                     .x = x,
                                                     .weight = tensor_at(block, weight),
@@ -56,7 +57,7 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
                                         .rmsnorm_backward = {.rows = rows,
                                                              .width = weight->rows,
-                                                             .eps = (float)pass->stage->config.norm_eps,
+                                                             .eps = norm_eps(pass, weight),
                                                              .offset = norm_offset(pass, weight),
                                                              .accumulate = accumulate,
                                                              .x = x,
@@ -78,8 +79,8 @@ static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint
                                  .rmsnorm = {.rows = run->pass->tokens,
                                              .width = weight->rows,
                                              .vectors = width / weight->rows,
-                                             .ldx = shape(run)->qkv_width,
-                                             .ldy = shape(run)->qkv_width,
+                                             .ldx = run->plan->heads.qkv,
+                                             .ldy = run->plan->heads.qkv,
                                              .eps = (float)config->norm_eps,
                                              .offset = (float)config->norm_offset,
                                              .x = x,
@@ -87,14 +88,60 @@ static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint
                                              .y = y}});
 }
 
+/* Norms the heads of v, without weights. */
+static void v_norm(const struct layer_run *run)
+{
+    const struct model_heads *h = &run->plan->heads;
+    uint64_t at = (uint64_t)h->q + h->kv;
+    queue_step(run, &(struct op){.kind = OP_RMSNORM,
+                                 .rmsnorm = {.rows = run->pass->tokens,
+                                             .width = h->head_dim,
+                                             .vectors = h->kv_heads,
+                                             .ldx = h->qkv,
+                                             .ldy = h->qkv,
+                                             .eps = (float)run->pass->stage->config.norm_eps,
+                                             .offset = 1,
+                                             .x = operand_skip(run_value(run, VALUE_QKV), at),
+                                             .y = operand_skip(run_value(run, VALUE_QKV_NORM), at)}});
+}
+
+/* Backward of v_norm, in place. */
+static void v_norm_gradient(const struct layer_run *run)
+{
+    const struct model_heads *h = &run->plan->heads;
+    uint64_t at = (uint64_t)h->q + h->kv;
+    struct operand d = operand_skip(run_gradient(run, VALUE_QKV), at);
+    queue_step(run, &(struct op){.kind = OP_RMSNORM_BACKWARD,
+                                 .rmsnorm_backward = {.rows = run->pass->tokens,
+                                                      .width = h->head_dim,
+                                                      .vectors = h->kv_heads,
+                                                      .ldx = h->qkv,
+                                                      .lddy = h->qkv,
+                                                      .lddx = h->qkv,
+                                                      .eps = (float)run->pass->stage->config.norm_eps,
+                                                      .offset = 1,
+                                                      .x = operand_skip(run_value(run, VALUE_QKV), at),
+                                                      .dy = d,
+                                                      .dx = d}});
+}
+
 static void qk_norm_forward(const struct layer_run *run, const struct layer_step *step)
 {
-    const struct footprint_shape *s = shape(run);
-    uint64_t v = (uint64_t)s->q_width + s->kv_width;
-    qk_norm(run, step->norm, 0, s->q_width);
-    qk_norm(run, step->norm_k, s->q_width, s->kv_width);
-    queue_copy(&run->pass->queue, run->pass->tokens, s->kv_width, operand_skip(run_value(run, VALUE_QKV), v),
-               s->qkv_width, operand_skip(run_value(run, VALUE_QKV_NORM), v), s->qkv_width);
+    const struct model_heads *s = &run->plan->heads;
+    uint64_t v = (uint64_t)s->q + s->kv;
+    qk_norm(run, step->norm, 0, s->q);
+    if (s->borrowed) {
+        queue_copy(&run->pass->queue, run->pass->tokens, 2 * s->kv,
+                   operand_skip(run_value(run, VALUE_QKV), s->q), s->qkv,
+                   operand_skip(run_value(run, VALUE_QKV_NORM), s->q), s->qkv);
+        return;
+    }
+    qk_norm(run, step->norm_k, s->q, s->kv);
+    if (run->pass->stage->config.v_norm)
+        v_norm(run);
+    else
+        queue_copy(&run->pass->queue, run->pass->tokens, s->kv, operand_skip(run_value(run, VALUE_QKV), v),
+                   s->qkv, operand_skip(run_value(run, VALUE_QKV_NORM), v), s->qkv);
 }
 
 /* Backward of qk_norm, in place: replaces the gradient of the normed heads by that of the heads before. */
@@ -103,7 +150,7 @@ static void qk_norm_gradient(const struct layer_run *run, int32_t norm, uint64_t
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];
     const struct model_config *config = &run->pass->stage->config;
     struct operand d = operand_skip(run_gradient(run, VALUE_QKV), at);
-    uint32_t ld = shape(run)->qkv_width;
+    uint32_t ld = run->plan->heads.qkv;
     queue_step(run, &(struct op){.kind = OP_RMSNORM_BACKWARD,
                                  .rmsnorm_backward = {.rows = run->pass->tokens,
                                                       .width = weight->rows,
@@ -126,15 +173,15 @@ static struct op rope_op(const struct layer_run *run, struct operand qkv, bool i
 {
     const struct stage *stage = run->pass->stage;
     const struct model_config *config = &stage->config;
-    const struct footprint_shape *s = shape(run);
-    uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    const struct model_heads *s = &run->plan->heads;
+    uint32_t rotary = model_layer_rotary(config, run->layer);
     bool local = model_layer_rope(config, run->layer) == &config->rope_local;
-    uint64_t table = local ? 4ull * rotary * stage->options.positions_max : 0;
+    uint64_t table = local ? 4ull * model_rotary(config, false) * stage->options.positions_max : 0;
     return (struct op){.kind = OP_ROPE,
                        .rope = {.tokens = run->pass->tokens,
-                                .heads = s->heads + s->kv_heads,
+                                .heads = s->heads + (s->borrowed ? 0 : s->kv_heads),
                                 .head_dim = s->head_dim,
-                                .ldx = s->qkv_width,
+                                .ldx = s->qkv,
                                 .table_rows = stage->options.positions_max,
                                 .rotary_dim = rotary,
                                 .adjacent = config->rope_adjacent,
@@ -161,17 +208,18 @@ static void rotate(const struct layer_run *run, struct operand qkv, bool inverse
 static bool round_rotates(const struct layer_run *run, struct op *op)
 {
     const struct layer_plan *plan = run->plan;
-    if (run->pass->cache || plan->width[VALUE_QKV_ROUNDED] == 0 || !rotates(run))
+    if (run->pass->cache || plan->width[VALUE_QKV_ROUNDED] == 0 || !rotates(run) || plan->lends)
         return false;
     *op = rope_op(run, run_value(run, plan->width[VALUE_QKV_NORM] > 0 ? VALUE_QKV_NORM : VALUE_QKV), false);
-    op->rope.copied = shape(run)->kv_heads;
+    op->rope.copied = (plan->heads.borrowed ? 2 : 1) * plan->heads.kv_heads;
     op->rope.y = run_value(run, VALUE_QKV_ROUNDED);
     return op_supports(run->pass->queue.device, op);
 }
 
-static float attention_scale(const struct model_config *config)
+static float attention_scale(const struct layer_run *run)
 {
-    return (float)(config->attn_scale > 0 ? config->attn_scale : 1.0 / sqrt((double)config->head_dim));
+    double scale = run->pass->stage->config.attn_scale;
+    return (float)(scale > 0 ? scale : 1.0 / sqrt((double)run->plan->heads.head_dim));
 }
 
 /* The sinks of an attention step, or absent. */
@@ -183,21 +231,21 @@ static struct operand attention_sinks(const struct layer_run *run, const struct 
 static struct op_attention attention_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct stage *stage = run->pass->stage;
-    const struct footprint_shape *s = shape(run);
+    const struct model_heads *s = &run->plan->heads;
     struct operand qkv = run_value(run, step->in);
     return (struct op_attention){.rows = run->pass->rows,
                                  .tokens = run->pass->tokens,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .head_dim = s->head_dim,
-                                 .ld = s->qkv_width,
+                                 .ld = s->qkv,
                                  .window = model_layer_window(&stage->config, run->layer),
-                                 .scale = attention_scale(&stage->config),
+                                 .scale = attention_scale(run),
                                  .cap = (float)stage->config.attn_softcap,
                                  .compute = stage->options.compute,
                                  .q = qkv,
-                                 .k = operand_skip(qkv, s->q_width),
-                                 .v = operand_skip(qkv, s->q_width + s->kv_width),
+                                 .k = operand_skip(qkv, s->q),
+                                 .v = operand_skip(qkv, s->q + s->kv),
                                  .row_start = pass_meta(run->pass, stage->layout.slot.row_start, DTYPE_U32),
                                  .out = run_value(run, VALUE_ATT),
                                  .lse = run_value(run, VALUE_LSE),
@@ -215,15 +263,18 @@ static void attention_cached_forward(const struct layer_run *run, const struct l
 {
     struct stage_pass *pass = run->pass;
     const struct stage *stage = pass->stage;
-    const struct footprint_shape *s = shape(run);
-    uint32_t within = run->layer - stage->layout.layer_begin;
+    const struct model_heads *s = &run->plan->heads;
+    uint32_t owner = footprint_cache_owner(&stage->layout, run->layer),
+             within = owner - stage->layout.layer_begin;
     struct operand qkv = run_value(run, run->plan->width[VALUE_QKV_NORM] > 0 ? VALUE_QKV_NORM : VALUE_QKV);
     struct operand k = kv_cache_keys(pass->cache, within), v = kv_cache_values(pass->cache, within);
-    uint64_t begin = (uint64_t)pass->cache_begin * s->kv_width;
-    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(qkv, s->q_width), s->qkv_width,
-               operand_skip(k, begin), s->kv_width);
-    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(qkv, s->q_width + s->kv_width),
-               s->qkv_width, operand_skip(v, begin), s->kv_width);
+    uint64_t begin = (uint64_t)pass->cache_begin * s->kv;
+    if (owner == run->layer) {
+        queue_copy(&pass->queue, pass->tokens, s->kv, operand_skip(qkv, s->q), s->qkv, operand_skip(k, begin),
+                   s->kv);
+        queue_copy(&pass->queue, pass->tokens, s->kv, operand_skip(qkv, s->q + s->kv), s->qkv,
+                   operand_skip(v, begin), s->kv);
+    }
     queue_step(run,
                &(struct op){.kind = OP_ATTENTION_CACHED,
                             .attention_cached = {.tokens = pass->tokens,
@@ -231,9 +282,9 @@ static void attention_cached_forward(const struct layer_run *run, const struct l
                                                  .heads = s->heads,
                                                  .kv_heads = s->kv_heads,
                                                  .head_dim = s->head_dim,
-                                                 .ldq = s->qkv_width,
+                                                 .ldq = s->qkv,
                                                  .window = model_layer_window(&stage->config, run->layer),
-                                                 .scale = attention_scale(&stage->config),
+                                                 .scale = attention_scale(run),
                                                  .cap = (float)stage->config.attn_softcap,
                                                  .compute = stage->options.compute,
                                                  .q = qkv,
@@ -246,7 +297,7 @@ static void attention_cached_forward(const struct layer_run *run, const struct l
 static void attention_backward(const struct layer_run *run, const struct layer_step *step,
                                const struct tape_entry *entry)
 {
-    const struct footprint_shape *s = shape(run);
+    const struct model_heads *s = &run->plan->heads;
     struct operand d = run_gradient(run, step->in), dsinks = {0};
     if (step->norm >= 0)
         dsinks = tensor_gradient(run->block, &run->plan->tensors.list[step->norm]);
@@ -256,8 +307,8 @@ static void attention_backward(const struct layer_run *run, const struct layer_s
                                                         .dout = run_gradient(run, VALUE_ATT),
                                                         .delta = run_scratch(run, entry->scratch),
                                                         .dq = d,
-                                                        .dk = operand_skip(d, s->q_width),
-                                                        .dv = operand_skip(d, s->q_width + s->kv_width)}});
+                                                        .dk = operand_skip(d, s->q),
+                                                        .dv = operand_skip(d, s->q + s->kv)}});
 }
 
 /* --- gates and sums --- */
@@ -289,215 +340,103 @@ static struct op glu_op(const struct layer_run *run, const struct layer_step *st
                                .act = run_value(run, step->out)}};
 }
 
-/* Set `out` to the value that a step adds to. */
-static void begin_sum(const struct layer_run *run, const struct layer_step *step)
+/* y += x, times the step's factor. */
+static void add_scaled(const struct layer_run *run, const struct layer_step *step, struct operand x,
+                       struct operand y)
 {
-    uint32_t hidden = shape(run)->hidden;
-    if (step->add == step->out)
-        return;
-    /* with parts of layers, the first member adds the residual */
-    if (step->add == VALUE_NONE || run->pass->stage->options.part.follows)
-        queue_zero(&run->pass->queue, run_value(run, step->out), (uint64_t)run->pass->tokens * hidden);
-    else
-        queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
-                   run_value(run, step->out), hidden);
-}
-
-/* y += x, times the factor of what a layer adds to the residual stream. */
-static void add_scaled(const struct layer_run *run, struct operand x, struct operand y)
-{
-    uint32_t hidden = shape(run)->hidden;
-    double scale = run->pass->stage->config.branch_scale;
+    uint32_t hidden = run_shape(run)->hidden;
     queue_step(run, &(struct op){.kind = OP_ADD,
                                  .add = {.rows = run->pass->tokens,
                                          .width = hidden,
                                          .ldx = hidden,
                                          .ldy = hidden,
-                                         .alpha = scale > 0 ? (float)scale : 1,
+                                         .alpha = (float)step->factor,
                                          .x = x,
                                          .y = y}});
 }
 
 static void add_forward(const struct layer_run *run, const struct layer_step *step)
 {
-    begin_sum(run, step);
-    add_scaled(run, run_value(run, step->in), run_value(run, step->out));
+    sum_begin(run, step);
+    add_scaled(run, step, run_value(run, step->in), run_value(run, step->out));
 }
 
-/* The gradient of a summand is the stream's own, unless the summand was scaled. */
+/* Multiplies the layer's output, or its gradient, by the layer's number. */
+static void scale_by_number(const struct layer_run *run, const struct layer_step *step, struct operand x)
+{
+    queue_step(
+        run, &(struct op){.kind = OP_SCALE,
+                          .scale = {.rows = run->pass->tokens,
+                                    .width = run_shape(run)->hidden,
+                                    .x = x,
+                                    .factor = tensor_at(run->block, &run->plan->tensors.list[step->norm])}});
+}
+
+/* The gradient of a summand is the sum's own, unless the summand was scaled. */
 static void add_backward(const struct layer_run *run, const struct layer_step *step)
 {
     struct operand d = run_gradient(run, step->in);
-    if (layer_gradient_is_stream(step->in))
+    if (layer_gradient_is_stream(step->in) || layer_gradient_of(step->in) == layer_gradient_of(step->out))
         return;
-    queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * shape(run)->hidden);
-    add_scaled(run, run_gradient(run, step->out), d);
-}
-
-/* --- experts --- */
-
-/* The array of a row's expert counts (which = 0) or probability sums (1), for the load-balancing loss. */
-static struct operand router_sums(const struct layer_run *run, uint32_t which)
-{
-    const struct stage *stage = run->pass->stage;
-    uint64_t each = 4ull * stage->options.rows_max * stage->config.experts;
-    if (stage->options.mode != STAGE_TRAIN || run->pass->slot->router_scale == 0)
-        return (struct operand){0};
-    return f32_at(run->pass->slot->buffer, stage->layout.slot.router + which * each);
-}
-
-/* The score of the shared expert becomes its weight: a router of one expert. */
-static void score_forward(const struct layer_run *run, const struct layer_step *step)
-{
-    queue_step(run, &(struct op){.kind = OP_ROUTE,
-                                 .route = {.tokens = run->pass->tokens,
-                                           .experts = 1,
-                                           .active = 1,
-                                           .sigmoid = true,
-                                           .scores = run_value(run, step->in),
-                                           .chosen = run_value(run, VALUE_SHARED_CHOSEN),
-                                           .weight = run_value(run, step->out)}});
-}
-
-static void score_backward(const struct layer_run *run, const struct layer_step *step)
-{
-    queue_step(run, &(struct op){.kind = OP_ROUTE_BACKWARD,
-                                 .route_backward = {.tokens = run->pass->tokens,
-                                                    .experts = 1,
-                                                    .active = 1,
-                                                    .sigmoid = true,
-                                                    .probabilities = run_value(run, step->in),
-                                                    .chosen = run_value(run, VALUE_SHARED_CHOSEN),
-                                                    .dweight = run_gradient(run, step->out),
-                                                    .dscores = run_gradient(run, step->in)}});
-}
-
-static void route_forward(const struct layer_run *run, const struct layer_step *step)
-{
-    struct stage_pass *pass = run->pass;
-    const struct model_config *config = &pass->stage->config;
-    struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
-    struct operand chosen = run_value(run, VALUE_CHOSEN);
-    /* A stage with experts alone does not route: the router's choices came with the tokens. */
-    if (run->plan->holds != HOLDS_EXPERTS)
-        queue_step(
-            run,
-            &(struct op){.kind = OP_ROUTE,
-                         .route = {.rows = pass->rows,
-                                   .tokens = pass->tokens,
-                                   .experts = config->experts,
-                                   .active = config->experts_active,
-                                   .renormalise = config->router_renormalise,
-                                   .sigmoid = config->router_sigmoid,
-                                   .scale = (float)config->router_scale,
-                                   .bias = step->norm < 0
-                                               ? (struct operand){0}
-                                               : tensor_at(run->block, &run->plan->tensors.list[step->norm]),
-                                   .scores = run_value(run, VALUE_PROBABILITIES),
-                                   .chosen = chosen,
-                                   .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
-                                   .row_start = row_start,
-                                   .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
-                                   .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
-    queue_step(run, &(struct op){.kind = OP_ROUTE_SORT,
-                                 .route_sort = {.tokens = pass->tokens,
-                                                .active = config->experts_active,
-                                                .experts = config->experts,
-                                                .chosen = chosen,
-                                                .token = run_value(run, VALUE_ROUTED_TOKEN),
-                                                .place = run_value(run, VALUE_ROUTED_PLACE),
-                                                .offsets = run_value(run, VALUE_OFFSETS),
-                                                .expert = run->plan->width[VALUE_ROUTED_EXPERT] > 0
-                                                              ? run_value(run, VALUE_ROUTED_EXPERT)
-                                                              : (struct operand){0}}});
-}
-
-static void route_backward(const struct layer_run *run)
-{
-    struct stage_pass *pass = run->pass;
-    const struct model_config *config = &pass->stage->config;
-    double layers = pass->stage->model.sparse_before[config->layers];
-    queue_step(run,
-               &(struct op){.kind = OP_ROUTE_BACKWARD,
-                            .route_backward = {
-                                .rows = pass->rows,
-                                .tokens = pass->tokens,
-                                .experts = config->experts,
-                                .active = config->experts_active,
-                                .renormalise = config->router_renormalise,
-                                .sigmoid = config->router_sigmoid,
-                                .scale = (float)config->router_scale,
-                                .aux = (float)(pass->slot->router_scale * (double)pass->stage->loss_scale *
-                                               config->experts / (layers * layers)),
-                                .probabilities = run_value(run, VALUE_PROBABILITIES),
-                                .chosen = run_value(run, VALUE_CHOSEN),
-                                .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT),
-                                .dscores = run_gradient(run, VALUE_PROBABILITIES),
-                                .row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32),
-                                .counts = router_sums(run, 0)}});
-}
-
-static void dispatch_forward(const struct layer_run *run, const struct layer_step *step)
-{
-    uint32_t active = run->pass->stage->config.experts_active;
-    queue_step(run, &(struct op){.kind = OP_GATHER_ROWS,
-                                 .gather_rows = {.rows = run->pass->tokens * active,
-                                                 .width = shape(run)->hidden,
-                                                 .x_rows = run->pass->tokens,
-                                                 .x = run_value(run, step->in),
-                                                 .index = run_value(run, VALUE_ROUTED_TOKEN),
-                                                 .y = run_value(run, step->out)}});
-}
-
-/* Sums rows of x for each token: those of its experts, or the one of the shared expert. */
-static struct op_combine combine_of(const struct layer_run *run, const struct layer_step *step,
-                                    struct operand x, struct operand y)
-{
-    bool shared = step->in == VALUE_SHARED_OUT;
-    return (struct op_combine){.tokens = run->pass->tokens,
-                               .active = shared ? 1 : run->pass->stage->config.experts_active,
-                               .width = shape(run)->hidden,
-                               .x = x,
-                               .place = shared ? (struct operand){0} : run_value(run, VALUE_ROUTED_PLACE),
-                               .y = y};
-}
-
-/* Backward of the dispatch to experts: a token's gradient is the sum of the gradients of its copies, one for
- * each expert that it chose. */
-static void dispatch_backward(const struct layer_run *run, const struct layer_step *step, bool accumulate)
-{
-    struct operand d = run_gradient(run, step->in);
-    if (!accumulate)
-        queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * shape(run)->hidden);
-    queue_step(run, &(struct op){.kind = OP_COMBINE,
-                                 .combine = combine_of(run, step, run_gradient(run, step->out), d)});
-}
-
-static void combine_forward(const struct layer_run *run, const struct layer_step *step)
-{
-    struct op op = {.kind = OP_COMBINE,
-                    .combine = combine_of(run, step, run_value(run, step->in), run_value(run, step->out))};
-    begin_sum(run, step);
-    op.combine.weight = run_value(run, layer_combine_weight(step));
-    queue_step(run, &op);
-}
-
-static void combine_backward(const struct layer_run *run, const struct layer_step *step)
-{
-    const struct op_combine c = combine_of(run, step, run_value(run, step->in), run_gradient(run, step->out));
-    queue_step(run,
-               &(struct op){.kind = OP_COMBINE_BACKWARD,
-                            .combine_backward = {.tokens = c.tokens,
-                                                 .active = c.active,
-                                                 .width = c.width,
-                                                 .x = c.x,
-                                                 .place = c.place,
-                                                 .weight = run_value(run, layer_combine_weight(step)),
-                                                 .dy = c.y,
-                                                 .dweight = run_gradient(run, layer_combine_weight(step))}});
+    queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * run_shape(run)->hidden);
+    add_scaled(run, step, run_gradient(run, step->out), d);
 }
 
 /* --- a layer --- */
+
+/* The steps of experts, and those of what passes by the residual stream. */
+static void apart_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    switch (step->kind) {
+    case STEP_ROUTE:
+        route_forward(run, step);
+        break;
+    case STEP_WEIGH:
+        weigh_forward(run, step);
+        break;
+    case STEP_DISPATCH:
+        dispatch_forward(run, step);
+        break;
+    case STEP_COMBINE:
+        combine_forward(run, step);
+        break;
+    case STEP_LEND:
+        lend_forward(run, step);
+        break;
+    case STEP_PAIR:
+        pair_forward(run, step);
+        break;
+    default:
+        break;
+    }
+}
+
+static void apart_backward(const struct layer_run *run, const struct layer_step *step,
+                           const struct tape_entry *entry)
+{
+    switch (step->kind) {
+    case STEP_ROUTE:
+        route_backward(run, step);
+        break;
+    case STEP_WEIGH:
+        weigh_backward(run, step);
+        break;
+    case STEP_DISPATCH:
+        dispatch_backward(run, step, entry->accumulate && run->plan->holds != HOLDS_EXPERTS);
+        break;
+    case STEP_COMBINE:
+        combine_backward(run, step);
+        break;
+    case STEP_LEND:
+        lend_backward(run, step);
+        break;
+    case STEP_PAIR:
+        pair_backward(run, step);
+        break;
+    default:
+        break;
+    }
+}
 
 static void step_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
 {
@@ -514,7 +453,7 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
             qk_norm_forward(run, step);
         break;
     case STEP_SPLIT:
-        split_forward(run);
+        split_forward(run, step);
         break;
     case STEP_CONV:
         conv_forward(run, step);
@@ -548,19 +487,15 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     case STEP_ADD:
         add_forward(run, step);
         break;
-    case STEP_ROUTE:
-        step->out == VALUE_SHARED_WEIGHT ? score_forward(run, step) : route_forward(run, step);
-        break;
-    case STEP_DISPATCH:
-        dispatch_forward(run, step);
+    case STEP_SCALE:
+        scale_by_number(run, step, run_value(run, step->out));
         break;
     case STEP_GLU:
         op = glu_op(run, step, false);
         queue_step(run, &op);
         break;
-    case STEP_COMBINE:
-        combine_forward(run, step);
-        break;
+    default:
+        apart_forward(run, step);
     }
 }
 
@@ -588,11 +523,15 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
             unit_norm_backward(run);
             break;
         }
-        qk_norm_gradient(run, step->norm, 0, shape(run)->q_width);
-        qk_norm_gradient(run, step->norm_k, shape(run)->q_width, shape(run)->kv_width);
+        qk_norm_gradient(run, step->norm, 0, run->plan->heads.q);
+        if (run->plan->heads.borrowed)
+            break;
+        qk_norm_gradient(run, step->norm_k, run->plan->heads.q, run->plan->heads.kv);
+        if (run->pass->stage->config.v_norm)
+            v_norm_gradient(run);
         break;
     case STEP_SPLIT:
-        split_backward(run);
+        split_backward(run, step);
         break;
     case STEP_CONV:
         conv_backward(run, step);
@@ -617,22 +556,15 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ADD:
         add_backward(run, step);
         break;
-    case STEP_ROUTE:
-        if (step->out == VALUE_SHARED_WEIGHT)
-            score_backward(run, step);
-        else if (run->plan->holds != HOLDS_EXPERTS)
-            route_backward(run);
-        break;
-    case STEP_DISPATCH:
-        dispatch_backward(run, step, entry->accumulate && run->plan->holds != HOLDS_EXPERTS);
+    case STEP_SCALE:
+        scale_by_number(run, step, run_gradient(run, step->out));
         break;
     case STEP_GLU:
         glu = glu_op(run, step, true);
         queue_step(run, &glu);
         break;
-    case STEP_COMBINE:
-        combine_backward(run, step);
-        break;
+    default:
+        apart_backward(run, step, entry);
     }
 }
 
@@ -654,9 +586,41 @@ static struct layer_run run_of(struct stage_pass *pass, uint32_t layer, struct o
                               .inner = pass_workspace(pass, l->workspace.inner)};
 }
 
+static struct layer_run embedding_run(struct stage_pass *pass, struct operand x)
+{
+    const struct footprint *l = &pass->stage->layout;
+    return (struct layer_run){.pass = pass,
+                              .plan = &l->model->embedding,
+                              .block = stage_block(pass->stage, 0),
+                              .x = x,
+                              .kept = l->own_learns ? f32_at(pass->slot->buffer, l->slot.embedding)
+                                                    : pass_workspace(pass, l->workspace.save),
+                              .inner = pass_workspace(pass, l->workspace.inner)};
+}
+
 static bool step_is_in(const struct layer_run *run, uint32_t step, enum layer_half half)
 {
     return half == HALF_BOTH || (half == HALF_SECOND) == (step >= run->plan->second_half);
+}
+
+void embedding_forward(struct stage_pass *pass, struct operand x)
+{
+    struct layer_run run = embedding_run(pass, x);
+    if (run.plan->step_count == 0)
+        return;
+    for (uint32_t s = 0; s < run.plan->step_count; s++)
+        step_forward(&run, &run.plan->steps[s], false);
+    own_inputs(&run);
+}
+
+void embedding_backward(struct stage_pass *pass, struct operand x, bool need_input)
+{
+    struct layer_run run = embedding_run(pass, x);
+    run.tape = &run.plan->backward;
+    own_inputs_backward(&run);
+    for (uint32_t e = 0; e < run.tape->count; e++)
+        step_backward(&run, &run.plan->steps[run.tape->entries[e].step], &run.tape->entries[e],
+                      need_input || run.tape->entries[e].step > 0);
 }
 
 void layer_forward(struct stage_pass *pass, uint32_t layer, struct operand x, enum layer_half half,
@@ -685,7 +649,7 @@ void layer_recompute(struct stage_pass *pass, uint32_t layer, struct operand x, 
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool counting = pass->counting;
-    uint32_t hidden = shape(&run)->hidden;
+    uint32_t hidden = run_shape(&run)->hidden;
     if (run.layer >= pass->stage->layout.saves_from)
         return;
     pass->counting = false;

@@ -16,6 +16,17 @@ struct layer_run {
     struct operand inner; /* start of the workspace that the layer's steps share */
 };
 
+static inline const struct footprint_shape *run_shape(const struct layer_run *run)
+{
+    return &run->pass->stage->layout.model->shape;
+}
+
+/* Queues an op of one of the layer's steps. */
+static inline void queue_step(const struct layer_run *run, const struct op *op)
+{
+    queue_op(&run->pass->queue, op);
+}
+
 /* The operand of a value of the layer, or of its gradient, in its dtype. */
 struct operand run_value(const struct layer_run *run, enum layer_value value);
 struct operand run_gradient(const struct layer_run *run, enum layer_value value);
@@ -34,6 +45,11 @@ enum layer_half { HALF_BOTH, HALF_FIRST, HALF_SECOND };
  * of the layer, the results are this part's summands. */
 void layer_forward(struct stage_pass *pass, uint32_t layer, struct operand x, enum layer_half half,
                    struct operand out);
+
+/* Make the layers' own inputs of the tokens from the embedding x [tokens, hidden], or add to the gradients of
+ * block 0, and (if need_input) to that of x in the workspace's `d`, from the gradients of these inputs. */
+void embedding_forward(struct stage_pass *pass, struct operand x);
+void embedding_backward(struct stage_pass *pass, struct operand x, bool need_input);
 
 /* layer_value_at returns the operand of a layer's value in forward; layer_gradient_at that of the value's
  * gradient, before the first or after the last step of a backward that is not split. */

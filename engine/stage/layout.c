@@ -49,7 +49,7 @@ static int method_check(struct stage_options *o, struct err *err)
     if ((lora->targets & ~possible) != 0)
         return err_set(err, ERR_INVALID, "stage: LoRA targets 0x%x, the model has 0x%x", lora->targets,
                        possible);
-    if (lora->dropout > 0 && o->config->experts > 0 &&
+    if (lora->dropout > 0 && o->config->experts > 0 && !arch_of(o->config->arch)->fused &&
         (lora->targets & (LORA_GATE | LORA_UP | LORA_DOWN)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "stage: dropout on the adapters of experts");
     if (o->compute != DTYPE_F32 && o->compute != DTYPE_BF16 && o->compute != DTYPE_F16)
@@ -95,6 +95,7 @@ static const char *part_lacks(const struct stage_options *o)
            : o->split            ? "with split backward"
            : c->post_norms       ? "where outputs are normed"
            : c->delta_value_heads > 0 || c->attn_gate          ? "of gated delta nets"
+           : c->conv_taps > 0                                  ? "of short convolutions"
            : c->shared_ffn                                     ? "beside a shared expert"
            : c->expert_bias                                    ? "of experts with biases"
            : (c->packed_qkv || c->packed_gate_up) && rectangle ? "of joined matrices"

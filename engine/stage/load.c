@@ -434,10 +434,9 @@ int area_load(struct area_loader *loader, const struct layer_tensors *tensors, c
 }
 
 static int table_load(const struct area_loader *loader, const struct rope_config *rope, uint32_t positions,
-                      uint64_t at)
+                      bool local, uint64_t at)
 {
-    const struct model_config *config = loader->config;
-    uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    uint32_t width = model_rotary(loader->config, local);
     float *inverse = malloc(4ull * width);
     int status = !inverse ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
                           : rope_frequencies(rope, width, positions, inverse, loader->err);
@@ -452,15 +451,15 @@ static int table_load(const struct area_loader *loader, const struct rope_config
 int rope_load(struct area_loader *loader, uint32_t positions, struct buffer *rope)
 {
     const struct model_config *config = loader->config;
-    uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    uint64_t width = model_rotary(config, false);
     if (!rope)
         return 0;
     struct area_range range = {.view = {.buffer = rope}, .end = buffer_bytes(rope)};
     loader->range = &range;
-    if (table_load(loader, &config->rope, positions, 0) != 0)
+    if (table_load(loader, &config->rope, positions, false, 0) != 0)
         return -1;
     return config->rope_local_set
-               ? table_load(loader, &config->rope_local, positions, 4ull * positions * width)
+               ? table_load(loader, &config->rope_local, positions, true, 4ull * positions * width)
                : 0;
 }
 

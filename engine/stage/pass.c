@@ -1,4 +1,5 @@
 /* Runs a micro-batch through a stage: the blocks forward, and backward in reverse. */
+#include "engine/stage/beside.h"
 #include "engine/stage/boundary.h"
 #include "engine/stage/head.h"
 #include "engine/stage/layer.h"
@@ -30,7 +31,8 @@ static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, 
                    o->block_end, begin, end);
 }
 
-void embed(struct stage_pass *pass, struct operand out)
+/* The embedding of the tokens, with noise where the method asks for it. */
+static void embed_tokens(struct stage_pass *pass, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
@@ -59,12 +61,23 @@ void embed(struct stage_pass *pass, struct operand out)
                                               .step = pass_meta(pass, l->step, DTYPE_U32)}});
 }
 
+void embed(struct stage_pass *pass, struct operand out)
+{
+    embed_tokens(pass, out);
+    embedding_forward(pass, out);
+}
+
 /* Adds the embedding's gradient, from the gradient d of its output. */
 static void embed_backward(struct stage_pass *pass, struct operand d)
 {
     const struct stage *stage = pass->stage;
     const struct block_state *block = stage_block(stage, 0);
     const struct layer_tensor *table = &block->tensors->list[0];
+    if (stage->layout.own_learns) {
+        struct operand x = pass_workspace(pass, stage->layout.workspace.embedded);
+        embed_tokens(pass, x);
+        embedding_backward(pass, x, table->trained);
+    }
     if (table->trained)
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_EMBED_BACKWARD,
@@ -86,17 +99,41 @@ void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint3
     *after = end > begin ? end - offset : *first;
 }
 
+/* Where the input of blocks [begin, end) goes, whose output goes to `out`. */
+static struct operand forward_entry(const struct stage_pass *pass, uint32_t begin, uint32_t end,
+                                    struct operand out, bool keep)
+{
+    uint32_t first, after;
+    range_layers(pass->stage, begin, end, &first, &after);
+    return first < after ? pass_x(pass, keep ? first : 0) : out;
+}
+
+/* Reads a boundary tensor and what is behind it, or writes both, in front of block `block`. */
+static void tensors_read(struct stage_pass *pass, const struct boundary_tensor *in, uint32_t block,
+                         bool gradient, struct operand x)
+{
+    boundary_read(pass, in, x);
+    beside_move(pass, in, block, gradient, true);
+}
+
+static void tensors_write(struct stage_pass *pass, struct operand x, uint32_t block, bool gradient,
+                          const struct boundary_tensor *out)
+{
+    boundary_write(pass, x, out);
+    beside_move(pass, out, block, gradient, false);
+}
+
 /* Run embedding and layers; the result goes to `out` (boundary_end). keep: each layer's input is saved. */
 static void blocks_forward(struct stage_pass *pass, uint32_t begin, uint32_t end,
                            const struct boundary_tensor *in, struct operand out, bool keep)
 {
     uint32_t first, after;
     range_layers(pass->stage, begin, end, &first, &after);
-    struct operand entry = first < after ? pass_x(pass, keep ? first : 0) : out;
+    struct operand entry = forward_entry(pass, begin, end, out, keep);
     if (begin == 0)
         embed(pass, entry);
-    else
-        boundary_read(pass, in, entry);
+    else if (!pass->padded)
+        tensors_read(pass, in, begin, false, entry);
     for (uint32_t i = first; i < after; i++) {
         struct operand x = pass_x(pass, keep ? i : 0);
         struct operand next = i + 1 == after ? out : pass_x(pass, keep ? i + 1 : 0);
@@ -116,6 +153,38 @@ struct stage_pass pass_of(struct stage *stage, struct saved *slot, bool train, s
         .counting = train && slot->router_scale != 0,
         .dropout = train && stage->options.lora.dropout > 0,
     };
+}
+
+/* From here on the pass has its slot's padding. */
+static void pass_pad(struct stage_pass *pass)
+{
+    pass->padded = pass->slot->padded;
+    pass->tokens = pass->slot->tokens_padded;
+    pass->rows = pass->slot->rows + pass->padded;
+}
+
+/* A padded pass begins behind the copy of the tensor that enters, and ends before that of the tensor that
+ * leaves, so its ops do not depend on where those are. */
+static void padded_enter(struct stage_pass *pass, const struct boundary_tensor *in, uint32_t block,
+                         bool gradient, struct operand x)
+{
+    struct stage_pass own = *pass;
+    const uint64_t hidden = pass->stage->config.hidden, tokens = pass->slot->tokens;
+    own.tokens = pass->slot->tokens;
+    tensors_read(&own, in, block, gradient, x);
+    beside_pad(&own, gradient);
+    if (pass->tokens > tokens)
+        queue_zero(&own.queue, operand_skip(x, tokens * hidden), (pass->tokens - tokens) * hidden);
+    pass->queue.failed = own.queue.failed;
+}
+
+static void padded_leave(struct stage_pass *pass, struct operand x, uint32_t block, bool gradient,
+                         const struct boundary_tensor *out)
+{
+    struct stage_pass own = *pass;
+    own.tokens = pass->slot->tokens;
+    tensors_write(&own, x, block, gradient, out);
+    pass->queue.failed = own.queue.failed;
 }
 
 /* Number of counts, or of sums, that a micro-batch's rows have for the load-balancing loss; 0 without that
@@ -197,14 +266,42 @@ static void forward_queue(struct stage_pass *pass, const struct pass_range *rang
     if (range->begin == stage->options.block_begin)
         router_begin(pass, &enters);
     blocks_forward(pass, range->begin, range->end, &enters, end, pass->train);
-    if (!head && leaves.dtype != DTYPE_F32)
+    if (!head && leaves.dtype != DTYPE_F32 && !pass->padded)
         boundary_write(pass, end, &leaves);
+    if (!head && !pass->padded)
+        beside_move(pass, &leaves, range->end, false, false);
     if (last && !head)
         router_copy(pass, &leaves, false, ROUTER_BOTH);
-    if (head) {
+    if (head)
         router_end(pass);
-        head_forward(pass, end, pass->train);
-    }
+}
+
+/* The head reads the labelled positions alone, so its pass is the same one for any number of tokens. */
+static void head_queue(struct stage_pass *pass, const struct pass_range *range)
+{
+    const struct boundary_tensor none = {0};
+    struct stage_pass head = *pass;
+    if (pass->padded)
+        head.tokens = pass->stage->layout.tokens;
+    head_forward(&head, boundary_end(pass, range->end, &none), pass->train);
+    pass->queue.failed = head.queue.failed;
+}
+
+static void forward_run(struct stage_pass *pass, const struct pass_range *range)
+{
+    const bool head = range->end == pass->stage->config.layers + 2;
+    struct boundary_tensor enters = boundary_in(pass->stage, range->begin, range->in),
+                           leaves = boundary_out(pass->stage, range->end, range->out);
+    pass_pad(pass);
+    const struct operand end = boundary_end(pass, range->end, &leaves);
+    if (pass->padded && range->begin > 0)
+        padded_enter(pass, &enters, range->begin, false,
+                     forward_entry(pass, range->begin, range->end, end, pass->train));
+    pass_run(pass, range, forward_queue);
+    if (pass->padded && !head)
+        padded_leave(pass, end, range->end, false, &leaves);
+    if (head && pass->slot->labelled > 0)
+        pass_run(pass, &(struct pass_range){.kind = PASS_HEAD, .end = range->end}, head_queue);
 }
 
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
@@ -226,18 +323,21 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
             "stage of blocks %u..%u: the load-balancing loss of a micro-batch that enters at block %u",
             stage->options.block_begin, stage->options.block_end, block_begin);
     if (range_check(stage, block_begin, block_end, err) != 0 ||
-        boundary_check(stage, &enters, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
-        boundary_check(stage, &leaves, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
+        boundary_check(stage, &enters, tokens,
+                       (first ? tail : 0) + beside_values(stage, block_begin, tokens, false), block_begin > 0,
+                       "its input", err) != 0 ||
+        boundary_check(stage, &leaves, tokens,
+                       (last ? tail : 0) + beside_values(stage, block_end, tokens, false), !head,
+                       "its output", err) != 0 ||
         forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
         slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
     slot->entry = earlier ? slot->entry : block_begin;
     struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     if (tokens > 0)
-        pass_run(&pass,
-                 &(struct pass_range){
-                     .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out},
-                 forward_queue);
+        forward_run(&pass,
+                    &(struct pass_range){
+                        .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out});
     if (pass.queue.failed || !saved)
         slot_give(slot);
     if (saved)
@@ -271,9 +371,9 @@ static void blocks_backward(struct stage_pass *pass, const struct pass_range *ra
     bool learns = begin == 0 && embedding_learns(stage);
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
-        head_backward(pass);
-    else if (grad_in->buffer)
-        boundary_read(pass, grad_in, d);
+        beside_move(pass, grad_in, end - 1, true, true);
+    else if (grad_in->buffer && !pass->padded)
+        tensors_read(pass, grad_in, end, true, d);
     range_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;) {
         layer_recompute(pass, i, pass_x(pass, i), HALF_BOTH);
@@ -281,8 +381,8 @@ static void blocks_backward(struct stage_pass *pass, const struct pass_range *ra
     }
     if (learns)
         embed_backward(pass, d);
-    if (grad_out->buffer)
-        boundary_write(pass, d, grad_out);
+    if (grad_out->buffer && !pass->padded)
+        tensors_write(pass, d, begin, true, grad_out);
 }
 
 static void backward_queue(struct stage_pass *pass, const struct pass_range *range)
@@ -296,6 +396,22 @@ static void backward_queue(struct stage_pass *pass, const struct pass_range *ran
     blocks_backward(pass, range, &enters, &leaves);
     if (range->begin == stage->options.block_begin && range->out)
         router_copy(pass, &leaves, false, ROUTER_COUNTS);
+}
+
+static void backward_run(struct stage_pass *pass, const struct pass_range *range)
+{
+    const struct stage *stage = pass->stage;
+    struct boundary_tensor enters = boundary_out(stage, range->end, range->in),
+                           leaves = boundary_in(stage, range->begin, range->out);
+    struct operand d = pass_workspace(pass, stage->layout.workspace.d);
+    pass_pad(pass);
+    if (range->end == stage->config.layers + 2)
+        head_backward(pass);
+    else if (pass->padded && range->in)
+        padded_enter(pass, &enters, range->end, true, d);
+    pass_run(pass, range, backward_queue);
+    if (pass->padded && range->out)
+        padded_leave(pass, d, range->begin, true, &leaves);
 }
 
 static void weights_queue(struct stage_pass *pass, const struct pass_range *range)
@@ -333,9 +449,11 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
-        boundary_check(stage, &enters, tokens, last ? tail : 0, needs, "the gradient of its output", err) !=
-            0 ||
-        boundary_check(stage, &leaves, tokens, first ? tail : 0, grad_out != NULL,
+        boundary_check(stage, &enters, tokens,
+                       (last ? tail : 0) + beside_values(stage, block_end, tokens, true), needs,
+                       "the gradient of its output", err) != 0 ||
+        boundary_check(stage, &leaves, tokens,
+                       (first ? tail : 0) + beside_values(stage, block_begin, tokens, true), grad_out != NULL,
                        "the gradient of its input", err) != 0 ||
         blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
@@ -343,13 +461,11 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
     }
     struct stage_pass pass = pass_of(stage, saved, true, err);
     if (tokens > 0)
-        pass_run(&pass,
-                 &(struct pass_range){.kind = PASS_BACKWARD,
-                                      .begin = block_begin,
-                                      .end = block_end,
-                                      .in = grad_in,
-                                      .out = grad_out},
-                 backward_queue);
+        backward_run(&pass, &(struct pass_range){.kind = PASS_BACKWARD,
+                                                 .begin = block_begin,
+                                                 .end = block_end,
+                                                 .in = grad_in,
+                                                 .out = grad_out});
     if (pass.queue.failed || (block_begin == saved->entry && !stage->options.split))
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
@@ -368,6 +484,7 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return -1;
     }
     struct stage_pass pass = pass_of(stage, saved, true, err);
+    pass_pad(&pass);
     if (saved->tokens > 0)
         pass_run(&pass,
                  &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
@@ -404,9 +521,10 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
     uint32_t tokens = batch->row_start[batch->rows], vocab = l->model->shape.vocab;
     struct boundary_tensor enters = boundary_in(stage, stage->options.block_begin, in);
     struct saved *slot;
+    uint64_t beside = beside_values(stage, stage->options.block_begin, tokens, false);
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
-    if (boundary_check(stage, &enters, tokens, 0, !l->has_embedding, "its input", err) != 0 ||
+    if (boundary_check(stage, &enters, tokens, beside, !l->has_embedding, "its input", err) != 0 ||
         blocks_bound(stage, stage->options.block_begin, stage->options.block_end, false, err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;

@@ -11,6 +11,7 @@ struct stage_pass {
     struct op_queue queue;
     struct saved *slot;
     uint32_t tokens, rows;
+    bool padded;   /* tokens and rows have padding, of which boundary tensors have none (slot.c) */
     bool dropout;  /* training, and the adapters have dropout */
     bool train;    /* backward will follow, or this is backward */
     bool counting; /* routers count their choices for the load-balancing loss */

@@ -35,10 +35,16 @@ static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range 
     const struct saved *slot = pass->slot;
     uint64_t key = buffer_serial(stage->scalars);
     key = mix(mix(mix(key, range->kind), range->begin), range->end);
-    key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
+    if (pass->padded) /* boundary tensors are copied outside the pass */
+        key = mix(mix(key, range->in != NULL), range->out != NULL);
+    else
+        key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
     key = mix_double(key, (double)stage->loss_scale);
     key = mix_buffer(key, slot->buffer, 0);
-    key = mix(mix(mix(key, slot->rows), slot->tokens), slot->labelled);
+    if (range->kind == PASS_HEAD)
+        key = mix(mix(key, slot->labelled_padded), pass->padded ? 0 : slot->tokens);
+    else
+        key = mix(mix(key, pass->rows), pass->tokens);
     key = mix_double(mix(key, pass->train), slot->router_scale);
     for (uint32_t b = stage->options.block_begin; b < stage->options.block_end; b++) {
         const struct block_state *block = stage_block(stage, b);
@@ -52,6 +58,8 @@ static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range 
 static void run(struct op_queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
 {
     bool replayed, again;
+    if (queue->failed)
+        return;
     if (device_pass_begin(queue->device, key == 0 ? 1 : key, &replayed, queue->err) != 0) {
         queue->failed = true;
         return;

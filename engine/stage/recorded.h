@@ -7,7 +7,7 @@
 /* A range of blocks whose ops a pass queues after its micro-batch was described. Devices that
  * record passes replay them as a whole when the same range comes again. */
 struct pass_range {
-    enum { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_WEIGHTS } kind;
+    enum { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD, PASS_BACKWARD_WEIGHTS } kind;
     uint32_t begin, end;     /* the range of blocks, half-open */
     struct buffer *in, *out; /* boundary tensors that enter and leave the range; in backward, gradients */
 };

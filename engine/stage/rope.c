@@ -51,6 +51,8 @@ int rope_frequencies(const struct rope_config *rope, uint32_t width, uint32_t po
             inverse[i] = yarn_scaled(rope, power, i, first, last);
         else if (rope->kind == ROPE_LONGROPE)
             inverse[i] = 1.0f / (factors[i] * power);
+        else if (rope->kind == ROPE_PROPORTIONAL)
+            inverse[i] = i < model_rope_rotated(rope, width) ? inverse[i] / (float)rope->factor : 0;
     }
     return 0;
 }

@@ -52,6 +52,35 @@ static int batch_check(const struct stage *stage, const struct micro_batch *batc
     return 0;
 }
 
+static uint32_t padded_count(uint32_t count, uint32_t most)
+{
+    const uint32_t padded = device_pass_size(count);
+    return padded < most ? padded : most;
+}
+
+/* Describes padding tokens behind the micro-batch's own. They are one more row, token 0 at position 0 and
+ * without labels, so what they leave is finite and their gradients are zero. Mixtures of experts are not
+ * padded, because padding would take part in the routers' counts. */
+static void slot_pad(struct saved *slot)
+{
+    const struct stage *stage = slot->stage;
+    const struct footprint_slot *l = &stage->layout.slot;
+    const struct stage_options *o = &stage->options;
+    slot->padded = device_records_passes(stage->device) && stage->config.experts == 0;
+    slot->tokens_padded = slot->padded ? padded_count(slot->tokens, o->tokens_max) : slot->tokens;
+    slot->labelled_padded = slot->padded ? padded_count(slot->labelled, o->labelled_max) : slot->labelled;
+    uint64_t skip = 4ull * slot->tokens, bytes = 4ull * (slot->tokens_padded - slot->tokens);
+    memset(slot->staging + l->positions + skip, 0, bytes);
+    memset(slot->staging + l->row_ids + skip, 0, bytes);
+    if (stage->layout.has_embedding)
+        memset(slot->staging + l->ids + skip, 0, bytes);
+    memcpy(slot->staging + l->row_start + 4ull * (slot->rows + 1), &slot->tokens_padded, 4);
+    skip = 4ull * slot->labelled;
+    bytes = 4ull * (slot->labelled_padded - slot->labelled);
+    memset(slot->staging + l->label_index + skip, 0, bytes);
+    memset(slot->staging + l->targets + skip, 0xff, bytes); /* -1: no target */
+}
+
 static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
 {
     const struct footprint *l = &slot->stage->layout;
@@ -99,7 +128,10 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
     *(uint32_t *)(void *)(slot->staging + l->step) = (uint32_t)batch->step;
     if (stage->layout.has_embedding)
         memcpy(slot->staging + l->ids, batch->ids, 4ull * slot->tokens);
-    if (labels_collect(slot, batch, err) != 0 || slot_write(slot, err) != 0)
+    if (labels_collect(slot, batch, err) != 0)
+        return -1;
+    slot_pad(slot);
+    if (slot_write(slot, err) != 0)
         return -1;
     slot->taken = true;
     *out = slot;

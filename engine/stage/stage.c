@@ -56,7 +56,7 @@ static int state_allocate(struct stage *stage, struct err *err)
 static int table_allocate(struct stage *stage, struct err *err)
 {
     uint64_t bytes = stage->layout.table_bytes;
-    stage->table.tensors = &stage->model.embedding;
+    stage->table.tensors = &stage->model.embedding.tensors;
     if (area_allocate(stage, bytes, MEM_BUFFERS, "the head's copy of the embedding", &stage->table.trained,
                       err) != 0)
         return -1;

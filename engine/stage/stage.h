@@ -9,7 +9,7 @@
  * (buffer_create with MEM_BUFFERS). They are f32, except that the stage's options may choose 16 bits at its
  * two ends.
  *
- * A micro-batch is its rows concatenated, never padded. Attention is causal and confined to each row;
+ * A micro-batch is its rows concatenated; callers pad nothing. Attention is causal and confined to each row;
  * positions count from 0 in each row. Position t predicts label t+1 of the same row. A label of -100 is
  * ignored, and so is a row's first label, which no position predicts.
  *

@@ -15,6 +15,8 @@ struct saved {
     bool taken;
     uint32_t entry; /* first block of the stage that the micro-batch passes; its backward frees the slot */
     uint32_t tokens, rows, labelled;
+    bool padded; /* the device records passes, so they are queued with the next two counts */
+    uint32_t tokens_padded, labelled_padded;
     uint64_t step;
     double router_scale; /* factor of the routers' load-balancing loss */
 };

@@ -119,7 +119,7 @@ int stage_state_view(const struct stage *stage, uint32_t index, enum stage_state
 
 uint64_t stage_table_values(const struct stage *stage)
 {
-    const struct layer_tensor *table = &stage->model.embedding.list[0];
+    const struct layer_tensor *table = &stage->model.embedding.tensors.list[0];
     return stage->layout.copies_table ? (uint64_t)table->rows * table->columns : 0;
 }
 
@@ -129,7 +129,7 @@ int stage_table_view(const struct stage *stage, enum stage_state state, struct a
     *out = (struct area_view){.buffer = state == STATE_VALUE      ? stage->table.trained
                                         : state == STATE_GRADIENT ? stage->table.gradients
                                                                   : NULL,
-                              .at = stage->model.embedding.list[0].at};
+                              .at = stage->model.embedding.tensors.list[0].at};
     if (!out->buffer)
         return err_set(err, ERR_INVALID,
                        "stage of blocks %u..%u: no copy of a tied embedding, or not this of it",

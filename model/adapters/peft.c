@@ -27,9 +27,12 @@ struct peft {
 
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
-    const char *last = lora_target_name(target);
-    snprintf(name, 128, "base_model.model.model.layers.%u.%s.%s.lora_%c.weight", layer,
-             lora_target_module(target), last ? last : "none", which);
+    const char *last = lora_target_name(target), *module = lora_target_module(target);
+    char of_layer[24] = "";
+    if (target != LORA_PER_LAYER_MODEL)
+        snprintf(of_layer, sizeof(of_layer), "layers.%u.", layer);
+    snprintf(name, 128, "base_model.model.model.%s%s%s%s.lora_%c.weight", of_layer, module,
+             module[0] ? "." : "", last ? last : "none", which);
 }
 
 int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size)
@@ -128,7 +131,8 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
 static uint32_t rank_on(const struct lora_sites *sites, const struct block_tensor *tensor, const char *module)
 {
     uint32_t target = lora_target_of(module);
-    return target ? lora_rank_at(sites, tensor->block - 1, (uint32_t)__builtin_ctz(target)) : 0;
+    uint32_t layer = tensor->block > 0 ? tensor->block - 1 : 0;
+    return target && !tensor->fused ? lora_rank_at(sites, layer, (uint32_t)__builtin_ctz(target)) : 0;
 }
 
 /* Checks the adapter's tensors for one of the model's tensors. */
@@ -140,8 +144,7 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     if (tensor->rank != 2 || length <= 0 || strcmp(tensor->name + length, ".weight") != 0)
         return 0;
     snprintf(module, sizeof(module), "%.*s", length, tensor->name);
-    uint32_t rank =
-        tensor->block > 0 && strcmp(module, "lm_head") ? rank_on(&c->peft->sites, tensor, module) : 0;
+    uint32_t rank = rank_on(&c->peft->sites, tensor, module);
     if (rank == 0)
         return 0;
     snprintf(name, sizeof(name), "%s%s.lora_A.weight", prefix, module);
@@ -250,11 +253,12 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
         strcmp(known.name, "lm_head.original_module.weight") == 0)
         return true;
-    if (strncmp(known.name, layers, strlen(layers)) != 0)
-        return false;
-    unsigned long layer = strtoul(known.name + strlen(layers), NULL, 10);
-    if (layer < model->layers)
-        model_block_tensors(model, (uint32_t)layer + 1, (uint32_t)layer + 2, know_matrix, &known);
+    uint32_t block = 0;
+    if (strncmp(known.name, layers, strlen(layers)) == 0) {
+        unsigned long layer = strtoul(known.name + strlen(layers), NULL, 10);
+        block = layer < model->layers ? (uint32_t)layer + 1 : model->layers + 1;
+    }
+    model_block_tensors(model, block, block + 1, know_matrix, &known);
     return known.found;
 }
 
@@ -282,7 +286,7 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
     const struct peft_config *config = &p->config;
     bool head = config->saves_head ||
                 (config->saves_embedding && model->tied && config->tied && peft_find(p->weights, PEFT_HEAD));
-    if (model_block_tensors(model, 1, model->layers + 2, check_matrix, &check) < 0 ||
+    if (model_block_tensors(model, 0, model->layers + 2, check_matrix, &check) < 0 ||
         check_table(&check, model, PEFT_EMBEDDING, config->saves_embedding, &p->embedding_beside) < 0 ||
         check_table(&check, model, PEFT_HEAD, head, &p->head_beside) < 0)
         return -1;

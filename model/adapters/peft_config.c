@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/shape/arch.h"
+
 enum { RANK_MAX = 65536 };
 
 static const char config_name[] = "adapter_config.json";
@@ -282,12 +284,14 @@ static int portable_visit(const struct block_tensor *tensor, void *arg)
     struct portable *p = arg;
     char module[ARCH_NAME_MAX];
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
-    if (tensor->rank != 2 || tensor->bias || length <= 0)
+    if (tensor->rank != 2 || tensor->bias || length <= 0 || tensor->fused)
         return 0;
     snprintf(module, sizeof(module), "%.*s", length, tensor->name);
     uint32_t target = lora_target_of(module);
-    if (target)
-        p->exists[(tensor->block - 1) * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(target)] =
+    uint32_t begin, end;
+    block_tensor_layers(p->model, tensor, &begin, &end);
+    for (uint32_t layer = begin; layer < end && target; layer++)
+        p->exists[layer * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(target)] =
             tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN ? 2 : 1;
     return 0;
 }
@@ -303,10 +307,19 @@ static double alpha_of(const struct portable *p, uint32_t rank, double scale)
     return p->config->alpha;
 }
 
-static void site_name(uint32_t layer, uint32_t site, char name[64])
+/* Writes "layers.L." and the names of the module around a matrix and of the matrix; with `last` without the
+ * layer's. */
+static void site_name(const struct portable *p, uint32_t layer, uint32_t site, bool last, char name[64])
 {
+    static const char front[] = "model.";
     uint32_t target = 1u << site;
-    snprintf(name, 64, "layers.%u.%s.%s", layer, lora_target_module(target), lora_target_name(target));
+    char own[ARCH_NAME_MAX], begin[32];
+    snprintf(own, sizeof(own), "%slayers.%u.%s.%s", front, layer, lora_target_module(target),
+             lora_target_name(target));
+    if (arch_of(p->model->arch)->own_modules || target & LORA_PER_LAYER)
+        arch_tensor_name(p->model->arch, (enum arch_tensor)(ARCH_Q + (int)site), layer, 0, "", own);
+    int skip = snprintf(begin, sizeof(begin), "%slayers.%u.", front, layer);
+    snprintf(name, 64, "%.63s", own + (last ? skip : (int)strlen(front)));
 }
 
 static int add_pattern(struct lora_patterns *patterns, const char *key, double value, struct err *err)
@@ -349,14 +362,19 @@ static int portable_site(struct portable *p, uint32_t site)
                     lora_scale_at(&p->sites, layer, site) == lora_scale_at(&p->sites, first, site);
         first = has ? layer : first;
     }
+    char own[64];
     const char *last = lora_target_name(1u << site);
+    if (arch_of(p->model->arch)->own_modules) {
+        site_name(p, 0, site, true, own);
+        last = own;
+    }
     p->listed = p->listed && !(experts && adapted && bare);
     if (adapted && !bare && names_add(&p->rules.targets.names, last, p->err) < 0)
         return -1;
     if (adapted && alike && add_site(p, last, first, site) < 0)
         return -1;
     for (uint32_t layer = 0; layer < layers; layer++) {
-        site_name(layer, site, name);
+        site_name(p, layer, site, false, name);
         if (lora_rank_at(&p->sites, layer, site) == 0)
             continue;
         if ((bare && names_add(&p->rules.targets.names, name, p->err) < 0) ||
@@ -373,7 +391,7 @@ static int portable_make(struct portable *p)
         return err_set(p->err, ERR_NOMEM, "no memory for an adapter's config");
     if (peft_sites(p->config, p->model, &p->sites, p->err) < 0)
         return -1;
-    model_block_tensors(p->model, 1, p->model->layers + 1, portable_visit, p);
+    model_block_tensors(p->model, 0, p->model->layers + 1, portable_visit, p);
     int status = 0;
     for (uint32_t site = 0; site < LORA_TARGET_COUNT && status == 0; site++)
         status = portable_site(p, site);
@@ -382,7 +400,8 @@ static int portable_make(struct portable *p)
 
 /* Makes the rules to write: the config's own, with patterns that all readers understand. The targets are
  * listed module by module where modules are excluded, where an expression may name Mixtral's w1, w2 and w3,
- * and for a model inside another unless they are all-linear. *shown borrows from config and *p. */
+ * where names are not Llama's, and for a model inside another; the last two unless they are all-linear.
+ * *shown borrows from config and *p. */
 static int portable_rules(struct portable *p, struct lora_rules *shown)
 {
     const struct lora_rules *own = &p->config->lora;
@@ -390,7 +409,7 @@ static int portable_rules(struct portable *p, struct lora_rules *shown)
     bool patterns = own->ranks.count > 0 || own->alphas.count > 0;
     *shown = *own;
     p->listed = excludes || (p->config->w_names && own->targets.expression) ||
-                (p->model && p->model->nested && !own->all_linear);
+                (p->model && (p->model->nested || arch_of(p->model->arch)->own_modules) && !own->all_linear);
     if (!p->model || (!p->listed && !patterns))
         return 0;
     if (portable_make(p) < 0)
@@ -444,7 +463,8 @@ static int set_fixed(json_t *out)
     return status;
 }
 
-static const char image_modules[] = ".*(visual|vision_tower|vision_model|multi_modal_projector)\\..*";
+static const char image_modules[] =
+    ".*(visual|vision_tower|vision_model|audio_tower|multi_modal_projector)\\..*";
 
 static int set_own(const struct peft_config *config, const struct portable *p, const struct lora_rules *rules,
                    json_t *out)

@@ -611,7 +611,8 @@ static void begin_rule(struct json_reader *r, const struct doc_field *field, voi
 {
     struct job_spec *spec = all;
     if (clock_rfc3339_parse(spec->begin, &spec->begin_us) < 0)
-        jr_fail(r, field->key, "must be a time such as 2026-01-31T08:00:00Z");
+        jr_fail(r, field->key,
+                "must be a time such as 2026-01-31T08:00:00Z (or in a file 2h, from the submit on)");
 }
 
 static void notify_rule(struct json_reader *r, const struct doc_field *field, void *all)
@@ -662,9 +663,8 @@ static const struct doc_field job_fields[] = {
                .flags = DOC_NULLABLE),
     DOC_FLAG("hold", job_spec, hold, JR_OPTIONAL, false, "queued, but not started before its release"),
     DOC_TEXT("notify", job_spec, notify, JR_OPTIONAL, 1, OUTSIDE_URL_BYTES - 1,
-             "the https:// address that the server posts to when the job ends or is held; none: no address; "
-             "null is "
-             "the submitter's own (motley notify)",
+             "the https:// or mailto: address that is told when the job ends or is held; none: no address; "
+             "null is the submitter's own (motley notify)",
              .flags = DOC_PLAIN | DOC_NULLABLE, .rule = notify_rule),
     DOC_TEXT("account", job_spec, account, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
              "the group that is charged; null is the submitter's default account",
@@ -672,7 +672,8 @@ static const struct doc_field job_fields[] = {
     DOC_CHOICE("service", job_spec, service, JR_OPTIONAL, SPEC_SERVICE_NORMAL, service_names,
                "urgent is for administrators (scope admin)", .flags = DOC_SPARSE),
     DOC_TEXT("begin", job_spec, begin, JR_OPTIONAL, 1, 63,
-             "the job does not start before this time, such as 2026-01-31T08:00:00Z",
+             "the job does not start before this time, such as 2026-01-31T08:00:00Z; in a file also 2h, from "
+             "the submit on",
              .flags = DOC_PLAIN | DOC_NULLABLE, .rule = begin_rule, .schema = "{\"format\":\"date-time\"}"),
     DOC_OTHER("after", job_spec, after, &jobs_form, "jobs that must have succeeded before it starts",
               .schema = JOB_LIST),

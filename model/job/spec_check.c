@@ -28,7 +28,7 @@ static int check_experts(const struct lora_sites *sites, const struct model_conf
         layer++;
     for (uint32_t i = 0; i < LORA_TARGET_COUNT && layer < config->layers; i++)
         asked |= lora_rank_at(sites, layer, i) > 0 ? 1u << i : 0;
-    if (!(asked & LORA_GATE) != !(asked & LORA_UP))
+    if (!(asked & LORA_GATE) != !(asked & LORA_UP) && !arch_of(config->arch)->fused)
         return err_set(
             err, ERR_INVALID,
             "method.targets: gate_proj and up_proj of experts are one tensor to those who load the "
@@ -93,6 +93,13 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             "train.router_aux: a model of type \"%s\" chooses experts by a bias beside their scores, "
             "for which the load-balancing loss is not computed",
             model_arch_name(config->arch));
+    const uint32_t stages = spec->placement.stages;
+    if (stages > config->layers + 2)
+        return err_set(
+            err, ERR_INVALID,
+            "placement.stages: is %u, and this model has %u layer%s, which with embedding and head "
+            "make at most %u stages",
+            stages, config->layers, config->layers == 1 ? "" : "s", config->layers + 2);
     if (check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
     if (spec->result.kind == SPEC_RESULT_GGUF && !arch_of(config->arch)->gguf)

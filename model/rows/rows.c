@@ -37,6 +37,7 @@ struct encoder {
     struct buf text;
     struct chat_spans spans;
     bool unknown_role; /* the current row has one */
+    uint32_t longest;  /* tokens of the longest row before rows are cut or dropped */
 };
 
 static int labels_fill(struct encoder *e, bool learn, struct err *err)
@@ -484,6 +485,7 @@ static int row_keep(struct encoder *e, uint32_t line, struct err *err)
     struct rows_report *report = e->report;
     size_t count = e->ids.count;
     const bool cut = count > e->options->sequence_tokens;
+    e->longest = count > e->longest ? (uint32_t)count : e->longest;
     if (cut)
         count = e->options->sequence_tokens;
     uint32_t labelled = 0;
@@ -541,10 +543,11 @@ static int source_encode(struct encoder *e, struct rows_source *source, struct e
     if (more < 0)
         return -1;
     if (e->report->rows == 0 && e->report->dropped > 0) {
-        return err_set(
-            err, ERR_INVALID,
-            "no row is left: in all %u of them there is nothing to learn within data.sequence_tokens",
-            e->report->dropped);
+        return err_set(err, ERR_INVALID,
+                       "no row is left: in all %u of them there is nothing to learn within "
+                       "data.sequence_tokens, %u (the longest "
+                       "has %u tokens)",
+                       e->report->dropped, e->options->sequence_tokens, e->longest);
     }
     if (e->report->rows == 0)
         return err_set(err, ERR_INVALID, "there are no rows: the file is empty");

@@ -6,24 +6,8 @@
 
 #define LAYER ARCH_LAYER
 
-/* Names of tensors that hold all experts of a layer (transformers 5's own layout, and GGUF), and of older
- * GGUF files' tensors, one for each expert. */
-static const struct {
-    const char *hf, *gguf;
-    enum arch_tensor parts[2];
-    uint32_t part_count;
-    bool stacked;
-} expert_names[] = {
-    {LAYER "mlp.experts.gate_up_proj",
-     "blk.%u.ffn_gate_up_exps",
-     {ARCH_EXPERT_GATE, ARCH_EXPERT_UP},
-     2,
-     true},
-    {LAYER "mlp.experts.down_proj", NULL, {ARCH_EXPERT_DOWN}, 1, true},
-    {NULL, "blk.%u.ffn_gate.%u", {ARCH_EXPERT_GATE}, 1, false},
-    {NULL, "blk.%u.ffn_up.%u", {ARCH_EXPERT_UP}, 1, false},
-    {NULL, "blk.%u.ffn_down.%u", {ARCH_EXPERT_DOWN}, 1, false},
-};
+/* Names of older GGUF files' tensors of experts, one for each expert, from ARCH_EXPERT_GATE on. */
+static const char *const expert_names[] = {"blk.%u.ffn_gate.%u", "blk.%u.ffn_up.%u", "blk.%u.ffn_down.%u"};
 
 const struct arch *arch_of(enum model_arch arch)
 {
@@ -33,6 +17,11 @@ const struct arch *arch_of(enum model_arch arch)
 const char *arch_act_key(const struct arch *arch)
 {
     return arch->gelu && !arch->gelu_as_act ? "hidden_activation" : "hidden_act";
+}
+
+const char *arch_norm_eps_key(const struct arch *arch)
+{
+    return arch->norm_eps_key ? arch->norm_eps_key : "rms_norm_eps";
 }
 
 const char *arch_experts_key(const struct arch *arch)
@@ -55,6 +44,7 @@ int arch_find(const char *model_type)
 
 static const struct arch_outer outers[] = {
     {.type = "gemma3", .class_name = "Gemma3ForConditionalGeneration", .inner = MODEL_GEMMA3, .tied = true},
+    {.type = "gemma4", .class_name = "Gemma4ForConditionalGeneration", .inner = MODEL_GEMMA4, .tied = true},
     {.type = "mistral3",
      .class_name = "Mistral3ForConditionalGeneration",
      .inner = MODEL_MISTRAL,
@@ -69,6 +59,7 @@ static const struct arch_outer outers[] = {
      .flat = true,
      .inner_ties = true},
     {.type = "qwen3_5", .class_name = "Qwen3_5ForConditionalGeneration", .inner = MODEL_QWEN3_5},
+    {.type = "qwen3_5_moe", .class_name = "Qwen3_5MoeForConditionalGeneration", .inner = MODEL_QWEN3_5_MOE},
     {.type = "qwen3_vl", .class_name = "Qwen3VLForConditionalGeneration", .inner = MODEL_QWEN3_VL},
 };
 enum { OUTERS = sizeof(outers) / sizeof(outers[0]) };
@@ -136,7 +127,10 @@ void arch_fill(struct model_config *c)
     c->rope_adjacent = a->rope_adjacent;
     c->gelu = a->gelu;
     c->attn_gate = a->attn_gate;
+    c->delta_packed = a->delta_packed;
     c->attn_sinks = a->attn_sinks;
+    c->v_norm = a->v_norm;
+    c->layer_scaled = a->layer_scaled;
     c->expert_bias = a->expert_bias;
     c->norm_offset = a->norm_offset;
     if (a->embed_scaled)
@@ -187,11 +181,6 @@ void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t la
 {
     const char *pattern = name_of(arch, tensor, false);
     expand(pattern ? pattern : "", layer, expert, suffix, name);
-}
-
-void arch_fused_name(enum arch_tensor first, uint32_t layer, const char *suffix, char name[ARCH_NAME_MAX])
-{
-    expand(expert_names[first == ARCH_EXPERT_DOWN].hf, layer, 0, suffix, name);
 }
 
 bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
@@ -257,31 +246,37 @@ static bool match_fused(const char *pattern, const char *name, struct arch_match
 static bool is_bare(enum arch_tensor tensor)
 {
     return tensor == ARCH_DELTA_DECAY || tensor == ARCH_DELTA_DT_BIAS || tensor == ARCH_SINKS ||
-           tensor == ARCH_ROUTER_BIAS;
+           tensor == ARCH_ROUTER_BIAS || tensor == ARCH_LAYER_SCALE || tensor == ARCH_ROUTER_SCALE ||
+           tensor == ARCH_EXPERT_SCALE || tensor >= ARCH_EXPERTS_GATE_UP;
 }
 
 static bool match_any(enum model_arch arch, const char *name, bool gguf, struct arch_match *match)
 {
-    int count = archs[arch].sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
+    const struct arch *a = &archs[arch];
+    int count = a->sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
     *match = (struct arch_match){.part_count = 1};
-    for (int t = 0; t < count; t++)
-        if ((archs[arch].sparse || t < ARCH_SHARED_GATE || t > ARCH_SHARED_DOWN) &&
-            match_name(name_of(arch, (enum arch_tensor)t, gguf), name, is_bare((enum arch_tensor)t), match)) {
-            match->parts[0] = (enum arch_tensor)t;
-            match->stacked = gguf && t >= ARCH_EXPERT_GATE && t <= ARCH_EXPERT_DOWN;
+    for (int t = 0; t < count; t++) {
+        const char *pattern = name_of(arch, (enum arch_tensor)t, gguf);
+        bool all = t >= ARCH_EXPERTS_GATE_UP, shared = t >= ARCH_SHARED_GATE && t <= ARCH_SHARED_DOWN;
+        if ((shared && !a->sparse) || !(all && a->fused == ARCH_FUSED_TURNED && !gguf
+                                            ? match_fused(pattern, name, match)
+                                            : match_name(pattern, name, is_bare((enum arch_tensor)t), match)))
+            continue;
+        match->parts[0] = t == ARCH_EXPERTS_GATE_UP ? ARCH_EXPERT_GATE
+                          : t == ARCH_EXPERTS_DOWN  ? ARCH_EXPERT_DOWN
+                                                    : (enum arch_tensor)t;
+        match->parts[1] = ARCH_EXPERT_UP;
+        match->part_count = t == ARCH_EXPERTS_GATE_UP ? 2 : 1;
+        match->stacked = all || (gguf && t >= ARCH_EXPERT_GATE && t <= ARCH_EXPERT_DOWN);
+        return true;
+    }
+    for (int i = 0; a->sparse && gguf && i < 3; i++)
+        if (match_name(expert_names[i], name, false, match)) {
+            match->parts[0] = (enum arch_tensor)(ARCH_EXPERT_GATE + i);
             return true;
         }
-    for (size_t i = 0; archs[arch].sparse && i < sizeof(expert_names) / sizeof(expert_names[0]); i++)
-        if (archs[arch].expert_bias && !gguf
-                ? match_fused(expert_names[i].hf, name, match)
-                : match_name(gguf ? expert_names[i].gguf : expert_names[i].hf, name, !gguf, match)) {
-            memcpy(match->parts, expert_names[i].parts, sizeof(match->parts));
-            match->part_count = expert_names[i].part_count;
-            match->stacked = expert_names[i].stacked;
-            return true;
-        }
-    match->parts[0] = archs[arch].name_too_of;
-    return !gguf && match_name(archs[arch].name_too, name, is_bare(archs[arch].name_too_of), match);
+    match->parts[0] = a->name_too_of;
+    return !gguf && match_name(a->name_too, name, is_bare(a->name_too_of), match);
 }
 
 /* Matches the name with "model." put before it, for files that leave it out; the suffix points into

@@ -25,9 +25,13 @@ enum arch_tensor {
     ARCH_NORM_ATTENTION_POST, /* the norm of attention's output (Gemma) */
     ARCH_NORM_FFN,            /* the norm before the FFN */
     ARCH_NORM_FFN_POST,       /* the norm of the FFN's output (Gemma) */
+    ARCH_NORM_DENSE_POST,     /* where experts stand beside a dense FFN: the norm of the FFN's own output, */
+    ARCH_NORM_EXPERT,         /* the norm before the experts, */
+    ARCH_NORM_EXPERT_POST,    /* and that of their sum (Gemma 4) */
     ARCH_NORM_Q,
     ARCH_NORM_K,
-    ARCH_Q, /* the values from here to SHARED_DOWN have the order of enum lora_target */
+    ARCH_NORM_PER_LAYER, /* the norm of what a layer makes of its own input (Gemma 4 E2B, E4B) */
+    ARCH_Q,              /* the values from here to PER_LAYER_MODEL have the order of enum lora_target */
     ARCH_K,
     ARCH_V,
     ARCH_O,
@@ -44,17 +48,31 @@ enum arch_tensor {
     ARCH_SHARED_GATE, /* matrices of the shared expert of a mixture, which every token passes */
     ARCH_SHARED_UP,
     ARCH_SHARED_DOWN,
-    ARCH_DELTA_CONV,    /* [channels, 1, taps]: the convolution of q, k and v */
-    ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
-    ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
-    ARCH_DELTA_NORM,    /* the norm of each head's output */
-    ARCH_SINKS,         /* one score of each head in attention's softmax, without a suffix */
+    ARCH_DELTA_QKVZ, /* the packed matrices of a gated delta net */
+    ARCH_DELTA_BA,
+    ARCH_CONV_IN,        /* the first matrix of a short convolution; the last is ARCH_DELTA_OUT */
+    ARCH_SHARED_GATE_UP, /* gate and up of the shared expert as one matrix */
+    ARCH_PER_LAYER_GATE, /* the two matrices between the stream and a layer's own input */
+    ARCH_PER_LAYER_OUT,
+    ARCH_PER_LAYER_MODEL, /* makes every layer's own input from the embedding; of block 0 */
+    ARCH_DELTA_CONV,      /* [channels, 1, taps]: the convolution of q, k and v, or of a short convolution */
+    ARCH_DELTA_DECAY,     /* A_log, which has no suffix */
+    ARCH_DELTA_DT_BIAS,   /* dt_bias, which has no suffix */
+    ARCH_DELTA_NORM,      /* the norm of each head's output */
+    ARCH_SINKS,           /* one score of each head in attention's softmax, without a suffix */
+    ARCH_LAYER_SCALE,     /* the number that multiplies a layer's output, without a suffix */
     ARCH_ROUTER,
     ARCH_EXPERT_GATE, /* the matrix of one expert */
     ARCH_EXPERT_UP,
     ARCH_EXPERT_DOWN,
-    ARCH_ROUTER_BIAS,  /* added to the router's probabilities for the choice alone; never trained */
-    ARCH_SHARED_SCORE, /* the row whose logistic product with a token weighs the shared expert */
+    ARCH_ROUTER_SCALE,    /* the weights of the norm before the router, without a suffix (Gemma 4) */
+    ARCH_EXPERT_SCALE,    /* one factor of each expert's weights, without a suffix */
+    ARCH_ROUTER_BIAS,     /* added to the router's probabilities for the choice alone; never trained */
+    ARCH_SHARED_SCORE,    /* the row whose logistic product with a token weighs the shared expert */
+    ARCH_PER_LAYER_TABLE, /* the tokens' part of every layer's own input */
+    ARCH_PER_LAYER_NORM,  /* the norm of the embedding's part */
+    ARCH_EXPERTS_GATE_UP, /* gate and up of all experts of a layer, where a file has one tensor of them */
+    ARCH_EXPERTS_DOWN,    /* the same of down */
     ARCH_TENSOR_COUNT
 };
 
@@ -95,6 +113,13 @@ enum arch_dense {
     ARCH_DENSE_OUTSIDE /* moe_layer_start_index, moe_layer_end_index and moe_layer_interval name the others */
 };
 
+/* How the only files that a family's class writes keep the experts of a layer. */
+enum arch_fused {
+    ARCH_FUSED_NONE,  /* each expert has tensors of its own; files with one tensor of all are read, too */
+    ARCH_FUSED_ROWS,  /* one tensor of all experts, with gate's rows above up's */
+    ARCH_FUSED_TURNED /* one tensor of all experts, transposed, in which gate and up alternate (gpt-oss) */
+};
+
 struct arch {
     const char *model_type, *class_name; /* model_type and architectures[0] of config.json */
     const char *class_too;               /* another class that architectures[0] may name, or NULL */
@@ -118,10 +143,19 @@ struct arch {
     const char *qk_norm_key; /* config.json's key that says whether q and k are normed per head, or NULL */
     uint32_t qk_norm;        /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
-    bool attn_sinks;    /* each head has one more score in attention's softmax, which has no value */
-    bool attn_gate;     /* q's matrix has the gate of each head's output behind the head's rows */
-    bool delta;         /* layer_types may name linear_attention: gated delta nets */
-    bool gelu_as_act;   /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
+    bool full_heads; /* layers without a window have heads of their own (global_head_dim, per_layer_config) */
+    bool last_full;  /* the last layer has no window, whatever layer_types says */
+    bool unit_scores;  /* attention's scores have no factor, and no keys of one or of a cap */
+    bool v_norm;       /* v is normed per head, without weights */
+    bool layer_scaled; /* a number multiplies each layer's output */
+    bool attn_sinks;   /* each head has one more score in attention's softmax, which has no value */
+    bool attn_gate;    /* q's matrix has the gate of each head's output behind the head's rows */
+    bool delta;        /* layer_types may name linear_attention: gated delta nets */
+    bool delta_packed; /* … whose q, k, v and z are one matrix (model_config.delta_packed) */
+    bool conv;         /* layer_types may name conv: short convolutions; the FFN's width is LFM2's */
+    bool own_modules;  /* modules have other names than Llama's, by which adapters' configs name them */
+    const char *norm_eps_key; /* config.json's key of the norms' epsilon, or NULL: rms_norm_eps */
+    bool gelu_as_act;         /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
     bool multipliers;   /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
     bool rope_sections; /* the rotary type "mrope" is default: rows of text have one position for all sections
                          */
@@ -144,6 +178,8 @@ struct arch {
     uint32_t no_rope_period;
     /* The following fields describe mixtures of experts. */
     bool sparse;
+    const char *beside_key;        /* config.json's key that says whether there are experts, which stand
+                                    * beside the dense FFN; NULL: they stand in its place */
     const char *experts_key;       /* config.json's key of the number of experts */
     const char *expert_ffn_key;    /* config.json's key of an expert's width, or NULL: intermediate_size */
     bool w_names;                  /* experts' gate, up and down are called w1, w3 and w2 */
@@ -151,11 +187,14 @@ struct arch {
     const char *active_key;        /* config.json's key of the chosen experts, or NULL: num_experts_per_tok */
     const char *shared_key;        /* config.json's key of the shared expert's width, or NULL */
     const char *shared_count_key;  /* … or of its width in experts, or NULL: there is no shared expert */
+    bool shared_optional;          /* shared_key may be 0 or absent: there is no shared expert */
+    bool shared_packed;            /* gate and up of the shared expert are one matrix */
     bool shared_scored;            /* a logistic score of the token weighs the shared expert */
     bool router_sigmoid;           /* scores are logistic, and scaled by routed_scaling_factor */
     bool router_biased;            /* there is an ARCH_ROUTER_BIAS */
     bool router_bias_row;          /* … which files keep as a matrix of one row */
     bool expert_bias;              /* router and experts have biases, which are trained */
+    enum arch_fused fused;         /* … and experts of a layer are one tensor, so no modules to peft */
     double gate_limit, gate_alpha; /* defaults of swiglu_limit and swiglu_alpha; 0: no such keys */
     uint32_t dense_default;        /* default of first_k_dense_replace */
     /* The chosen experts' weights are always divided by their sum; if false, only if norm_topk_prob, whose
@@ -190,6 +229,8 @@ const struct arch *arch_of(enum model_arch arch);
 
 /* Returns config.json's key of the number of experts beside num_local_experts. */
 const char *arch_experts_key(const struct arch *arch);
+/* Returns config.json's key of the norms' epsilon. */
+const char *arch_norm_eps_key(const struct arch *arch);
 /* Returns config.json's key of the FFN's activation. */
 const char *arch_act_key(const struct arch *arch);
 
@@ -208,10 +249,6 @@ void arch_fill(struct model_config *config);
  * experts count from 0 and are ignored for tensors that have none. */
 void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
                       const char *suffix, char name[ARCH_NAME_MAX]);
-
-/* Writes the Hugging Face name of the tensor of all experts that begins with ARCH_EXPERT_GATE (and goes on
- * with ARCH_EXPERT_UP) or ARCH_EXPERT_DOWN, with suffix ("" or "_bias"). */
-void arch_fused_name(enum arch_tensor first, uint32_t layer, const char *suffix, char name[ARCH_NAME_MAX]);
 
 /* Writes the tensor's GGUF name, which all experts of a layer share. Returns false where GGUF has no such
  * tensor. */

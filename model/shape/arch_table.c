@@ -31,6 +31,8 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_EXPERT_GATE] = {LAYER "mlp.experts.%u.gate_proj", "blk.%u.ffn_gate_exps"},
     [ARCH_EXPERT_UP] = {LAYER "mlp.experts.%u.up_proj", "blk.%u.ffn_up_exps"},
     [ARCH_EXPERT_DOWN] = {LAYER "mlp.experts.%u.down_proj", "blk.%u.ffn_down_exps"},
+    [ARCH_EXPERTS_GATE_UP] = {LAYER "mlp.experts.gate_up_proj", "blk.%u.ffn_gate_up_exps"},
+    [ARCH_EXPERTS_DOWN] = {LAYER "mlp.experts.down_proj", NULL},
 };
 
 #define GEMMA_NORMS                                                                                          \
@@ -55,13 +57,37 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_DELTA_DT_BIAS] = {LAYER "linear_attn.dt_bias", NULL},                                              \
     [ARCH_DELTA_NORM] = {LAYER "linear_attn.norm", NULL}
 
+#define DELTA_PACKED_NAMES                                                                                   \
+    [ARCH_DELTA_QKVZ] = {LAYER "linear_attn.in_proj_qkvz", NULL}, [ARCH_DELTA_BA] = {                        \
+                                                                      LAYER "linear_attn.in_proj_ba", NULL}
+
+#define SHARED_EXPERT_NAMES                                                                                  \
+    [ARCH_SHARED_GATE] = {LAYER "mlp.shared_expert.gate_proj", NULL},                                        \
+    [ARCH_SHARED_UP] = {LAYER "mlp.shared_expert.up_proj", NULL},                                            \
+    [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_expert.down_proj", NULL}
+
 #define GLM_SIZES                                                                                            \
     .hidden = 4096, .layers = 40, .heads = 32, .ffn = 13696, .vocab = 151552, .pad = 151329,                 \
     .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
     .bias = {.qkv = "attention_bias", .qkv_default = true}
 
+#define GRANITE_EXPERT_NAMES                                                                                 \
+    [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", NULL},                                           \
+    [ARCH_EXPERTS_GATE_UP] = {LAYER "block_sparse_moe.input_linear.weight", NULL},                           \
+    [ARCH_EXPERTS_DOWN] = {LAYER "block_sparse_moe.output_linear.weight", NULL}
+
+#define GRANITE_MIXTURE                                                                                      \
+    .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008, .vocab = 32000, .max_positions = 2048,          \
+    .norm_eps = 1e-6, .theta = 1e4, .aux_coef = 0.001,                                                       \
+    .bias = {.qkv = "attention_bias", .o = "attention_bias"}, .multipliers = true, .sparse = true,           \
+    .experts_key = "num_local_experts", .renormalise = true, .fused = ARCH_FUSED_ROWS
+
 #define BIASES_ATTENTION {.qkv = "attention_bias", .o = "attention_bias"}
 #define BIASES_ALL {.qkv = "attention_bias", .o = "attention_bias", .ffn = "mlp_bias"}
+
+#define QWEN_DELTA                                                                                           \
+    .norm_offset = 1, .partial_rotary = 0.25, .bias = BIASES_ATTENTION, .qk_norm = 1, .attn_gate = true,     \
+    .delta = true
 
 const struct arch archs[MODEL_ARCH_COUNT] = {
     [MODEL_LLAMA] = {.model_type = "llama",
@@ -166,6 +192,58 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                       .rope_by_type = true,
                       .theta_local_key = "rope_local_base_freq",
                       .gguf_scaled_layers = 62},
+    [MODEL_GEMMA4] = {.model_type = "gemma4_text",
+                      .class_name = "Gemma4ForCausalLM",
+                      .names = {GEMMA_NORMS,
+                                PER_LAYER_NAMES, [ARCH_LAYER_SCALE] = {LAYER "layer_scalar", NULL},
+                                [ARCH_NORM_DENSE_POST] = {LAYER "post_feedforward_layernorm_1", NULL},
+                                [ARCH_NORM_EXPERT] = {LAYER "pre_feedforward_layernorm_2", NULL},
+                                [ARCH_NORM_EXPERT_POST] = {LAYER "post_feedforward_layernorm_2", NULL},
+                                [ARCH_ROUTER] = {LAYER "router.proj", NULL},
+                                [ARCH_ROUTER_SCALE] = {LAYER "router.scale", NULL},
+                                [ARCH_EXPERT_SCALE] = {LAYER "router.per_expert_scale", NULL},
+                                [ARCH_EXPERT_GATE] = {LAYER "experts.%u.gate_proj", NULL},
+                                [ARCH_EXPERT_UP] = {LAYER "experts.%u.up_proj", NULL},
+                                [ARCH_EXPERT_DOWN] = {LAYER "experts.%u.down_proj", NULL},
+                                [ARCH_EXPERTS_GATE_UP] = {LAYER "experts.gate_up_proj", NULL},
+                                [ARCH_EXPERTS_DOWN] = {LAYER "experts.down_proj", NULL}},
+                      .hidden = 2304,
+                      .layers = 30,
+                      .heads = 8,
+                      .ffn = 9216,
+                      .vocab = 262144,
+                      .max_positions = 131072,
+                      .kv_heads = 4,
+                      .head_dim = 256,
+                      .window = 512,
+                      .window_period = 6,
+                      .norm_eps = 1e-6,
+                      .theta = 1e6,
+                      .theta_local = 1e4,
+                      .tied = true,
+                      .bias = BIASES_ATTENTION,
+                      .windows = ARCH_WINDOW_BUT_LAST,
+                      .last_full = true,
+                      .full_heads = true,
+                      .unit_scores = true,
+                      .qk_norm = 1,
+                      .v_norm = true,
+                      .post_norms = true,
+                      .layer_scaled = true,
+                      .sparse = true,
+                      .beside_key = "enable_moe_block",
+                      .experts_key = "num_experts",
+                      .active_key = "top_k_experts",
+                      .expert_ffn_key = "moe_intermediate_size",
+                      .renormalise = true,
+                      .fused = ARCH_FUSED_ROWS,
+                      .gelu = true,
+                      .embed_scaled = true,
+                      .rope_default = "{\"full_attention\": {\"rope_type\": \"proportional\", "
+                                      "\"partial_rotary_factor\": 0.25, \"rope_theta\": 1000000.0}, "
+                                      "\"sliding_attention\": {\"rope_type\": \"default\", "
+                                      "\"rope_theta\": 10000.0}}",
+                      .rope_by_type = true},
     [MODEL_PHI3] = {.model_type = "phi3",
                     .class_name = "Phi3ForCausalLM",
                     .gguf = "phi3",
@@ -423,6 +501,34 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                    .rope_default = "{\"rope_type\": \"llama3\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
                                    "\"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "
                                    "\"original_max_position_embeddings\": 8192}"},
+    [MODEL_LFM2] = {.model_type = "lfm2",
+                    .class_name = "Lfm2ForCausalLM",
+                    .names = {[ARCH_NORM_FINAL] = {"model.embedding_norm", NULL},
+                              [ARCH_NORM_INPUT] = {LAYER "operator_norm", NULL},
+                              [ARCH_NORM_FFN] = {LAYER "ffn_norm", NULL},
+                              [ARCH_NORM_Q] = {LAYER "self_attn.q_layernorm", NULL},
+                              [ARCH_NORM_K] = {LAYER "self_attn.k_layernorm", NULL},
+                              [ARCH_O] = {LAYER "self_attn.out_proj", NULL},
+                              [ARCH_GATE] = {LAYER "feed_forward.w1", NULL},
+                              [ARCH_UP] = {LAYER "feed_forward.w3", NULL},
+                              [ARCH_DOWN] = {LAYER "feed_forward.w2", NULL},
+                              [ARCH_CONV_IN] = {LAYER "conv.in_proj", NULL},
+                              [ARCH_DELTA_OUT] = {LAYER "conv.out_proj", NULL},
+                              [ARCH_DELTA_CONV] = {LAYER "conv.conv", NULL}},
+                    .hidden = 2560,
+                    .layers = 32,
+                    .heads = 32,
+                    .ffn = 12288,
+                    .vocab = 65536,
+                    .max_positions = 128000,
+                    .kv_heads = 8,
+                    .norm_eps_key = "norm_eps",
+                    .norm_eps = 1e-5,
+                    .theta = 1e6,
+                    .tied = true,
+                    .qk_norm = 1,
+                    .conv = true,
+                    .own_modules = true},
     [MODEL_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_text",
                           .class_name = "Qwen2_5_VLTextModel",
                           .hidden = 8192,
@@ -467,12 +573,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                        .head_dim = 256,
                        .norm_eps = 1e-6,
                        .theta = 1e4,
-                       .norm_offset = 1,
-                       .partial_rotary = 0.25,
-                       .bias = BIASES_ATTENTION,
-                       .qk_norm = 1,
-                       .attn_gate = true,
-                       .delta = true,
+                       QWEN_DELTA,
                        .rope_sections = true},
     [MODEL_MIXTRAL] =
         {.model_type = "mixtral",
@@ -527,9 +628,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .experts_key = "num_experts"},
     [MODEL_QWEN2_MOE] = {.model_type = "qwen2_moe",
                          .class_name = "Qwen2MoeForCausalLM",
-                         .names = {[ARCH_SHARED_GATE] = {LAYER "mlp.shared_expert.gate_proj", NULL},
-                                   [ARCH_SHARED_UP] = {LAYER "mlp.shared_expert.up_proj", NULL},
-                                   [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_expert.down_proj", NULL}},
+                         .names = {SHARED_EXPERT_NAMES},
                          .max_positions = 32768,
                          .kv_heads = 16,
                          .norm_eps = 1e-6,
@@ -545,6 +644,51 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                          .shared_key = "shared_expert_intermediate_size",
                          .shared_scored = true,
                          .dense = ARCH_DENSE_LISTED},
+    [MODEL_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text",
+                           .class_name = "Qwen3_5MoeForCausalLM",
+                           .names = {DELTA_NAMES, SHARED_EXPERT_NAMES},
+                           .hidden = 2048,
+                           .layers = 40,
+                           .heads = 16,
+                           .ffn = 512,
+                           .vocab = 248320,
+                           .max_positions = 32768,
+                           .kv_heads = 2,
+                           .head_dim = 256,
+                           .norm_eps = 1e-6,
+                           .theta = 1e4,
+                           .aux_coef = 0.001,
+                           QWEN_DELTA,
+                           .rope_sections = true,
+                           .sparse = true,
+                           .experts_key = "num_experts",
+                           .expert_ffn_key = "moe_intermediate_size",
+                           .shared_key = "shared_expert_intermediate_size",
+                           .shared_scored = true,
+                           .renormalise = true},
+    [MODEL_QWEN3_NEXT] = {.model_type = "qwen3_next",
+                          .class_name = "Qwen3NextForCausalLM",
+                          .names = {DELTA_NAMES, DELTA_PACKED_NAMES, SHARED_EXPERT_NAMES},
+                          .hidden = 2048,
+                          .layers = 48,
+                          .heads = 16,
+                          .ffn = 5632,
+                          .vocab = 151936,
+                          .max_positions = 32768,
+                          .kv_heads = 2,
+                          .head_dim = 256,
+                          .norm_eps = 1e-6,
+                          .theta = 1e4,
+                          .aux_coef = 0.001,
+                          QWEN_DELTA,
+                          .delta_packed = true,
+                          .sparse = true,
+                          .experts_key = "num_experts",
+                          .expert_ffn_key = "moe_intermediate_size",
+                          .shared_key = "shared_expert_intermediate_size",
+                          .shared_scored = true,
+                          .renormalise_default = true,
+                          .dense = ARCH_DENSE_LISTED},
     [MODEL_GLM4_MOE] = {.model_type = "glm4_moe",
                         .class_name = "Glm4MoeForCausalLM",
                         .max_positions = 131072,
@@ -636,6 +780,21 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
          .experts_key = "num_local_experts",
          .renormalise = true,
          .expert_bias = true,
+         .fused = ARCH_FUSED_TURNED,
          .gate_limit = 7,
          .gate_alpha = 1.702},
+    [MODEL_GRANITE_MOE] = {.model_type = "granitemoe",
+                           .class_name = "GraniteMoeForCausalLM",
+                           .names = {GRANITE_EXPERT_NAMES},
+                           GRANITE_MIXTURE},
+    [MODEL_GRANITE_SHARED] =
+        {.model_type = "granitemoeshared",
+         .class_name = "GraniteMoeSharedForCausalLM",
+         .names = {GRANITE_EXPERT_NAMES, [ARCH_SHARED_GATE_UP] = {LAYER "shared_mlp.input_linear", NULL},
+                   [ARCH_SHARED_DOWN] = {LAYER "shared_mlp.output_linear", NULL}},
+         GRANITE_MIXTURE,
+         .shared_key = "shared_intermediate_size",
+         .shared_optional = true,
+         .own_modules = true,
+         .shared_packed = true},
 };

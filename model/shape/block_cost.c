@@ -89,7 +89,7 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
             uint32_t rows, columns;
             if (!(model_layer_targets(config, i) >> site & 1))
                 continue;
-            lora_target_shape(&wide, 1u << site, &rows, &columns);
+            lora_target_shape(&wide, i, 1u << site, &rows, &columns);
             double copies =
                 model_layer_is_sparse(config, i) && !(1u << site & LORA_ATTENTION) ? config->experts : 1;
             bytes += copies * rows * columns * value_bytes(packing->matrix[packing->layer[i]][site]);

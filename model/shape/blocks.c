@@ -5,14 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const target_names[LORA_TARGET_COUNT] = {
-    "q_proj",    "k_proj",   "v_proj",       "o_proj",      "gate_proj", "up_proj",
-    "down_proj", "qkv_proj", "gate_up_proj", "in_proj_qkv", "in_proj_z", "in_proj_b",
-    "in_proj_a", "out_proj", "gate_proj",    "up_proj",     "down_proj"};
+static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",
+                                                            "k_proj",
+                                                            "v_proj",
+                                                            "o_proj",
+                                                            "gate_proj",
+                                                            "up_proj",
+                                                            "down_proj",
+                                                            "qkv_proj",
+                                                            "gate_up_proj",
+                                                            "in_proj_qkv",
+                                                            "in_proj_z",
+                                                            "in_proj_b",
+                                                            "in_proj_a",
+                                                            "out_proj",
+                                                            "gate_proj",
+                                                            "up_proj",
+                                                            "output_linear",
+                                                            "in_proj_qkvz",
+                                                            "in_proj_ba",
+                                                            "in_proj",
+                                                            "input_linear",
+                                                            "per_layer_input_gate",
+                                                            "per_layer_projection",
+                                                            "per_layer_model_projection"};
 
-static uint32_t attention_targets(const struct model_config *config)
+static uint32_t attention_targets(const struct model_config *config, uint32_t layer)
 {
-    return LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_K | LORA_V);
+    const struct model_heads heads = model_layer_heads(config, layer);
+    uint32_t k = heads.borrowed ? 0 : LORA_K, v = heads.borrowed || heads.k_is_v ? 0 : LORA_V;
+    return LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | k | v);
 }
 
 static uint32_t ffn_targets(const struct model_config *config)
@@ -20,16 +42,28 @@ static uint32_t ffn_targets(const struct model_config *config)
     return LORA_DOWN | (config->packed_gate_up ? LORA_GATE_UP : LORA_GATE | LORA_UP);
 }
 
+static uint32_t delta_targets(const struct model_config *config)
+{
+    return LORA_DELTA_OUT |
+           (config->delta_packed ? LORA_DELTA_QKVZ | LORA_DELTA_BA
+                                 : LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A);
+}
+
 uint32_t model_layer_targets(const struct model_config *config, uint32_t layer)
 {
-    bool shared = config->shared_ffn > 0 && model_layer_is_sparse(config, layer);
-    return ffn_targets(config) | (shared ? (uint32_t)LORA_SHARED : 0) |
-           (model_layer_is_delta(config, layer) ? (uint32_t)LORA_DELTA : attention_targets(config));
+    bool has_shared = config->shared_ffn > 0 && model_layer_is_sparse(config, layer);
+    uint32_t gate_up = config->shared_packed ? LORA_SHARED_GATE_UP : LORA_SHARED_GATE | LORA_SHARED_UP;
+    uint32_t shared = has_shared ? gate_up | LORA_SHARED_DOWN : 0;
+    uint32_t own = config->per_layer > 0 ? LORA_PER_LAYER_GATE | LORA_PER_LAYER_OUT : 0;
+    if (model_layer_is_conv(config, layer))
+        return ffn_targets(config) | LORA_CONV_IN | LORA_DELTA_OUT;
+    return ffn_targets(config) | shared | own |
+           (model_layer_is_delta(config, layer) ? delta_targets(config) : attention_targets(config, layer));
 }
 
 uint32_t model_lora_targets(const struct model_config *config)
 {
-    uint32_t targets = 0;
+    uint32_t targets = config->per_layer > 0 ? LORA_PER_LAYER_MODEL : 0;
     for (uint32_t i = 0; i < config->layers; i++)
         targets |= model_layer_targets(config, i);
     return targets;
@@ -37,7 +71,10 @@ uint32_t model_lora_targets(const struct model_config *config)
 
 const char *lora_target_module(uint32_t target)
 {
-    return target & LORA_DELTA ? "linear_attn" : target & LORA_ATTENTION ? "self_attn" : "mlp";
+    return target & LORA_DELTA       ? "linear_attn"
+           : target & LORA_ATTENTION ? "self_attn"
+           : target & LORA_PER_LAYER ? ""
+                                     : "mlp";
 }
 
 const char *lora_target_name(uint32_t target)
@@ -56,15 +93,17 @@ uint32_t lora_target_from_name(const char *name)
     return 0;
 }
 
-static void target_shape(const struct model_config *c, uint32_t target, uint32_t ffn, uint32_t *rows,
-                         uint32_t *cols)
+static void target_shape(const struct model_config *c, uint32_t layer, uint32_t target, uint32_t ffn,
+                         uint32_t *rows, uint32_t *cols)
 {
-    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const struct model_heads heads = model_layer_heads(c, layer);
+    uint32_t q = heads.q, kv = heads.kv;
     ffn = target & LORA_SHARED ? c->shared_ffn : ffn;
-    *cols = target == LORA_O                          ? q
-            : target & (LORA_DOWN | LORA_SHARED_DOWN) ? ffn
-            : target == LORA_DELTA_OUT                ? model_delta_values(c)
-                                                      : c->hidden;
+    *cols = target == LORA_O                            ? q
+            : target & (LORA_DOWN | LORA_SHARED_DOWN)   ? ffn
+            : target == LORA_PER_LAYER_OUT              ? c->per_layer
+            : target == LORA_DELTA_OUT && !c->conv_taps ? model_delta_values(c)
+                                                        : c->hidden;
     switch (target) {
     case LORA_Q:
         *rows = c->attn_gate ? 2 * q : q;
@@ -72,12 +111,27 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
     case LORA_DELTA_QKV:
         *rows = 2 * model_delta_keys(c) + model_delta_values(c);
         break;
+    case LORA_CONV_IN:
+        *rows = 3 * c->hidden;
+        break;
+    case LORA_DELTA_QKVZ:
+        *rows = 2 * model_delta_keys(c) + 2 * model_delta_values(c);
+        break;
+    case LORA_DELTA_BA:
+        *rows = 2 * c->delta_value_heads;
+        break;
     case LORA_DELTA_Z:
         *rows = model_delta_values(c);
         break;
     case LORA_DELTA_A:
     case LORA_DELTA_B:
         *rows = c->delta_value_heads;
+        break;
+    case LORA_PER_LAYER_GATE:
+        *rows = c->per_layer;
+        break;
+    case LORA_PER_LAYER_MODEL:
+        *rows = c->layers * c->per_layer;
         break;
     case LORA_K:
     case LORA_V:
@@ -93,6 +147,7 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
         *rows = ffn;
         break;
     case LORA_GATE_UP:
+    case LORA_SHARED_GATE_UP:
         *rows = 2 * ffn;
         break;
     default:
@@ -100,9 +155,10 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
     }
 }
 
-void lora_target_shape(const struct model_config *config, uint32_t target, uint32_t *rows, uint32_t *cols)
+void lora_target_shape(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t *rows,
+                       uint32_t *cols)
 {
-    target_shape(config, target, config->ffn, rows, cols);
+    target_shape(config, layer, target, model_layer_ffn(config, layer), rows, cols);
 }
 
 /* Returns the rank of the adapter on a target of a layer (from 0), or 0 when the target has no adapter. */
@@ -123,9 +179,9 @@ static void part_params(const struct model_config *c, const struct block_options
         uint32_t rows, cols;
         if (!(target & mask))
             continue;
-        target_shape(c, target, ffn, &rows, &cols);
+        target_shape(c, layer, target, ffn, &rows, &cols);
         part->matrix_params += (uint64_t)rows * cols;
-        if (o->lora)
+        if (o->lora && !(part->kind == PART_EXPERT && arch_of(c->arch)->fused))
             part->lora_params += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
     }
 }
@@ -136,7 +192,7 @@ static uint64_t norms_of_half(const struct model_config *c)
     return (c->no_pre_norms ? 0u : 1u) + (c->post_norms ? 1u : 0u);
 }
 
-enum { LORA_FFN = LORA_ALL & ~(LORA_ATTENTION | LORA_SHARED) };
+enum { LORA_FFN = LORA_ALL & ~(LORA_ATTENTION | LORA_SHARED | LORA_PER_LAYER) };
 
 /* Adds what a gated delta net has beside its matrices. A token's state takes 7 FLOPs a value: decay, the
  * prediction of v, the correction and the output. */
@@ -149,17 +205,28 @@ static void delta_costs(const struct model_config *c, struct block_part *p)
     p->saved_per_token = c->hidden + channels + 3 * v + 2ull * c->delta_value_heads;
 }
 
+/* Adds what a short convolution has beside its matrices. */
+static void conv_costs(const struct model_config *c, struct block_part *p)
+{
+    uint64_t weights = (uint64_t)c->hidden * c->conv_taps;
+    p->params += weights;
+    p->flops_per_token = 2.0 * (double)(p->matrix_params + weights);
+    p->saved_per_token = 5ull * c->hidden;
+}
+
 static struct block_part part_attention(const struct model_config *c, const struct block_options *o,
                                         uint32_t layer)
 {
-    uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
+    const struct model_heads heads = model_layer_heads(c, layer);
+    uint64_t h = c->hidden, q = heads.q, kv = heads.kv;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
     part_params(c, o, layer, LORA_ATTENTION, 0, &p);
     p.params = p.matrix_params + norms_of_half(c) * h;
-    if (model_layer_is_delta(c, layer)) {
-        delta_costs(c, &p);
+    if (model_layer_is_delta(c, layer) || model_layer_is_conv(c, layer)) {
+        model_layer_is_delta(c, layer) ? delta_costs(c, &p) : conv_costs(c, &p);
         return p;
     }
+    p.params += c->layer_scaled ? 1 : 0;
     if (c->qkv_bias)
         p.params += (c->attn_gate ? 2 : 1) * q + 2 * kv;
     if (c->o_bias)
@@ -167,7 +234,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
     if (c->attn_sinks)
         p.params += c->heads;
     if (c->qk_norm == 1)
-        p.params += 2 * (uint64_t)c->head_dim;
+        p.params += (heads.borrowed ? 1 : 2) * (uint64_t)heads.head_dim;
     else if (c->qk_norm == 2)
         p.params += q + kv;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
@@ -180,32 +247,49 @@ static struct block_part part_attention(const struct model_config *c, const stru
 static struct block_part part_ffn(const struct model_config *c, const struct block_options *o, uint32_t layer,
                                   bool expert)
 {
-    uint64_t h = c->hidden, f = expert ? c->expert_ffn : c->ffn;
+    uint64_t h = c->hidden, f = expert ? c->expert_ffn : model_layer_ffn(c, layer),
+             own = expert ? 0 : c->per_layer;
     struct block_part p = {.kind = expert ? PART_EXPERT : PART_FFN, .copies = 1, .active = 1};
     if (expert) {
         p.copies = c->experts;
         p.active = c->experts_active;
     }
-    part_params(c, o, layer, LORA_FFN, (uint32_t)f, &p);
-    p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h);
+    part_params(c, o, layer, LORA_FFN | (expert ? 0 : LORA_PER_LAYER), (uint32_t)f, &p);
+    p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h) + (own > 0 ? h : 0);
     if (expert ? c->expert_bias : c->mlp_bias)
         p.params += 2 * f + h;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
-    p.saved_per_token = h + 3 * f;
+    p.saved_per_token = h + 3 * f + (own > 0 ? h + 3 * own : 0);
     return p;
 }
 
-/* The router, with the layer's norms and the shared expert. */
+/* The router, with the layer's norms and the shared expert or the dense FFN beside the experts. */
 static struct block_part part_router(const struct model_config *c, const struct block_options *o,
                                      uint32_t layer)
 {
     uint64_t h = c->hidden, e = c->experts, score = c->shared_scored ? h : 0;
     struct block_part p = {.kind = PART_ROUTER, .copies = 1, .active = 1};
-    part_params(c, o, layer, LORA_SHARED, 0, &p);
+    part_params(c, o, layer, c->experts_beside ? LORA_FFN : LORA_SHARED, c->ffn, &p);
     p.params =
         p.matrix_params + h * e + (c->router_biased || c->expert_bias ? e : 0) + score + norms_of_half(c) * h;
+    if (c->experts_beside)
+        p.params += 4 * h + e; /* three norms, the router's scale, and each expert's */
     p.flops_per_token = 2.0 * (double)(p.matrix_params + h * e + score);
-    p.saved_per_token = h + e + 3 * (uint64_t)c->shared_ffn;
+    p.saved_per_token = h + e + 3 * (uint64_t)(c->experts_beside ? c->ffn : c->shared_ffn);
+    return p;
+}
+
+/* The embedding, and what makes every layer's own input of a token. */
+static struct block_part part_embedding(const struct model_config *c, const struct block_options *o)
+{
+    uint64_t h = c->hidden, table = h * c->vocab, all = (uint64_t)c->layers * c->per_layer;
+    bool lora = o->lora && all > 0;
+    struct block_part p = {.kind = PART_EMBEDDING, .copies = 1, .active = 1, .matrix_params = all * h};
+    p.params = table + all * c->vocab + p.matrix_params + c->per_layer;
+    p.lora_params = (o->lora && o->saves_embedding ? table : 0) +
+                    (lora ? target_rank(o, 0, LORA_PER_LAYER_MODEL) * (all + h) : 0);
+    p.flops_per_token = 2.0 * (double)p.matrix_params;
+    p.saved_per_token = all;
     return p;
 }
 
@@ -218,12 +302,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
     b->index = index;
     if (index == 0) {
         b->kind = BLOCK_EMBEDDING;
-        b->parts[b->part_count++] =
-            (struct block_part){.kind = PART_EMBEDDING,
-                                .copies = 1,
-                                .active = 1,
-                                .params = table,
-                                .lora_params = o->lora && o->saves_embedding ? table : 0};
+        b->parts[b->part_count++] = part_embedding(c, o);
     } else if (index == c->layers + 1) {
         b->kind = BLOCK_HEAD;
         b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
@@ -306,6 +385,8 @@ static void walk_named(struct walk *w, enum arch_tensor what, uint32_t expert, c
 {
     struct block_tensor t = {.what = what,
                              .bias = strcmp(suffix, ".bias") == 0,
+                             .fused = arch_of(w->config->arch)->fused && what >= ARCH_EXPERT_GATE &&
+                                      what <= ARCH_EXPERT_DOWN,
                              .expert = expert,
                              .block = w->block,
                              .rank = cols ? 2 : 1,
@@ -331,7 +412,7 @@ static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
         enum arch_tensor what = (enum arch_tensor)(ARCH_Q + i);
         if (!(mask & target))
             continue;
-        target_shape(c, target, ffn, &rows, &cols);
+        target_shape(c, w->block - 1, target, ffn, &rows, &cols);
         walk_named(w, what, 0, ".weight", rows, cols);
         if (!(target & LORA_DELTA) && (!(target & LORA_ATTENTION) ? c->mlp_bias
                                        : target == LORA_O         ? c->o_bias
@@ -344,7 +425,17 @@ static void walk_experts(struct walk *w)
 {
     const struct model_config *c = w->config;
     bool row = arch_of(c->arch)->router_bias_row;
+    if (c->experts_beside) {
+        walk_matrices(w, LORA_FFN, c->ffn);
+        walk_norm(w, ARCH_NORM_DENSE_POST, c->hidden);
+        walk_named(w, ARCH_ROUTER_SCALE, 0, "", c->hidden, 0);
+    }
     walk_named(w, ARCH_ROUTER, 0, ".weight", c->experts, c->hidden);
+    if (c->experts_beside) {
+        walk_named(w, ARCH_EXPERT_SCALE, 0, "", c->experts, 0);
+        walk_norm(w, ARCH_NORM_EXPERT, c->hidden);
+        walk_norm(w, ARCH_NORM_EXPERT_POST, c->hidden);
+    }
     if (c->expert_bias)
         walk_named(w, ARCH_ROUTER, 0, ".bias", c->experts, 0);
     if (c->router_biased)
@@ -356,24 +447,27 @@ static void walk_experts(struct walk *w)
     for (uint32_t e = 0; e < c->experts && !w->status; e++)
         for (uint32_t i = 0; i < 3; i++) {
             uint32_t rows, cols;
-            target_shape(c, LORA_GATE << i, c->expert_ffn, &rows, &cols);
+            target_shape(c, w->block - 1, LORA_GATE << i, c->expert_ffn, &rows, &cols);
             walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".weight", rows, cols);
             if (c->expert_bias)
                 walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".bias", rows, 0);
         }
 }
 
+static void walk_conv(struct walk *w, uint32_t channels, uint32_t taps)
+{
+    struct block_tensor conv = {
+        .what = ARCH_DELTA_CONV, .block = w->block, .rank = 3, .shape = {channels, taps}};
+    if (w->status)
+        return;
+    arch_tensor_name(w->config->arch, conv.what, w->block - 1, 0, ".weight", conv.name);
+    w->status = w->visit(&conv, w->arg);
+}
+
 static void walk_delta(struct walk *w)
 {
     const struct model_config *c = w->config;
-    struct block_tensor conv = {.what = ARCH_DELTA_CONV,
-                                .block = w->block,
-                                .rank = 3,
-                                .shape = {2 * model_delta_keys(c) + model_delta_values(c), MODEL_DELTA_TAPS}};
-    if (w->status)
-        return;
-    arch_tensor_name(c->arch, conv.what, w->block - 1, 0, ".weight", conv.name);
-    w->status = w->visit(&conv, w->arg);
+    walk_conv(w, 2 * model_delta_keys(c) + model_delta_values(c), MODEL_DELTA_TAPS);
     walk_named(w, ARCH_DELTA_DECAY, 0, "", c->delta_value_heads, 0);
     walk_named(w, ARCH_DELTA_DT_BIAS, 0, "", c->delta_value_heads, 0);
     walk_norm(w, ARCH_DELTA_NORM, c->delta_value_dim);
@@ -382,7 +476,8 @@ static void walk_delta(struct walk *w)
 static void walk_layer(struct walk *w)
 {
     const struct model_config *c = w->config;
-    bool delta = model_layer_is_delta(c, w->block - 1);
+    bool delta = model_layer_is_delta(c, w->block - 1), conv = model_layer_is_conv(c, w->block - 1);
+    const struct model_heads heads = model_layer_heads(c, w->block - 1);
     if (!c->no_pre_norms)
         walk_norm(w, ARCH_NORM_INPUT, c->hidden);
     walk_matrices(w, LORA_ATTENTION, 0);
@@ -390,9 +485,12 @@ static void walk_layer(struct walk *w)
         walk_named(w, ARCH_SINKS, 0, "", c->heads, 0);
     if (delta)
         walk_delta(w);
-    if (c->qk_norm && !delta) {
-        walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? c->head_dim : c->heads * c->head_dim);
-        walk_norm(w, ARCH_NORM_K, c->qk_norm == 1 ? c->head_dim : c->kv_heads * c->head_dim);
+    if (conv)
+        walk_conv(w, c->hidden, c->conv_taps);
+    if (c->qk_norm && !delta && !conv) {
+        walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? heads.head_dim : heads.q);
+        if (!heads.borrowed)
+            walk_norm(w, ARCH_NORM_K, c->qk_norm == 1 ? heads.head_dim : heads.kv);
     }
     if (c->post_norms)
         walk_norm(w, ARCH_NORM_ATTENTION_POST, c->hidden);
@@ -401,9 +499,27 @@ static void walk_layer(struct walk *w)
     if (model_layer_is_sparse(c, w->block - 1))
         walk_experts(w);
     else
-        walk_matrices(w, LORA_FFN, c->ffn);
+        walk_matrices(w, LORA_FFN, model_layer_ffn(c, w->block - 1));
     if (c->post_norms)
         walk_norm(w, ARCH_NORM_FFN_POST, c->hidden);
+    if (c->per_layer > 0) {
+        walk_matrices(w, LORA_PER_LAYER, 0);
+        walk_norm(w, ARCH_NORM_PER_LAYER, c->hidden);
+    }
+    if (c->layer_scaled)
+        walk_named(w, ARCH_LAYER_SCALE, 0, "", 1, 0);
+}
+
+static void walk_embedding(struct walk *w)
+{
+    const struct model_config *c = w->config;
+    uint32_t all = c->layers * c->per_layer;
+    walk_named(w, ARCH_EMBEDDING, 0, ".weight", c->vocab, c->hidden);
+    if (all == 0)
+        return;
+    walk_named(w, ARCH_PER_LAYER_TABLE, 0, ".weight", c->vocab, all);
+    walk_named(w, ARCH_PER_LAYER_MODEL, 0, ".weight", all, c->hidden);
+    walk_norm(w, ARCH_PER_LAYER_NORM, c->per_layer);
 }
 
 int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
@@ -413,7 +529,7 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
     for (uint32_t b = begin; b < end && b <= config->layers + 1 && !w.status; b++) {
         w.block = b;
         if (b == 0)
-            walk_named(&w, ARCH_EMBEDDING, 0, ".weight", config->vocab, config->hidden);
+            walk_embedding(&w);
         else if (b <= config->layers)
             walk_layer(&w);
         else {
@@ -423,6 +539,13 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
         }
     }
     return w.status;
+}
+
+void block_tensor_layers(const struct model_config *config, const struct block_tensor *tensor,
+                         uint32_t *begin, uint32_t *end)
+{
+    *begin = tensor->block > 0 ? tensor->block - 1 : 0;
+    *end = tensor->block > 0 ? tensor->block : config->layers;
 }
 
 static int count_params(const struct block_tensor *tensor, void *arg)

@@ -31,18 +31,29 @@ enum lora_target {
     LORA_DELTA_B = 1 << 11,
     LORA_DELTA_A = 1 << 12,
     LORA_DELTA_OUT = 1 << 13,
-    LORA_SHARED_GATE = 1 << 14, /* the shared expert's matrices have the names of gate, up and down */
+    LORA_SHARED_GATE =
+        1 << 14, /* the shared expert's matrices; in most families they are called gate_proj … */
     LORA_SHARED_UP = 1 << 15,
     LORA_SHARED_DOWN = 1 << 16,
-    LORA_ALL = (1 << 17) - 1, /* every matrix that the architecture has: see model_lora_targets() */
-    LORA_TARGET_COUNT = 17
+    LORA_DELTA_QKVZ = 1 << 17, /* in_proj_qkvz and in_proj_ba of a packed gated delta net */
+    LORA_DELTA_BA = 1 << 18,
+    LORA_CONV_IN = 1 << 19,        /* in_proj of a short convolution, whose out_proj is LORA_DELTA_OUT */
+    LORA_SHARED_GATE_UP = 1 << 20, /* the shared expert's gate and up as one matrix (Granite) */
+    LORA_PER_LAYER_GATE = 1 << 21, /* per_layer_input_gate and per_layer_projection of a layer, and */
+    LORA_PER_LAYER_OUT = 1 << 22,
+    LORA_PER_LAYER_MODEL = 1 << 23, /* per_layer_model_projection of block 0 (Gemma 4 E2B, E4B) */
+    LORA_ALL = (1 << 24) - 1,       /* every matrix that the architecture has: see model_lora_targets() */
+    LORA_TARGET_COUNT = 24
 };
 _Static_assert((int)MODEL_MATRICES == (int)LORA_TARGET_COUNT, "a layer's matrices are the targets");
-/* The targets in attention, or in the gated delta net in its place; the others are in the FFN. */
+/* The targets in attention, or in the gated delta net or the convolution in its place; the others are in the
+ * FFN. */
 enum {
-    LORA_DELTA = LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A | LORA_DELTA_OUT,
-    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA,
-    LORA_SHARED = LORA_SHARED_GATE | LORA_SHARED_UP | LORA_SHARED_DOWN
+    LORA_DELTA = LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A | LORA_DELTA_OUT |
+                 LORA_DELTA_QKVZ | LORA_DELTA_BA,
+    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA | LORA_CONV_IN,
+    LORA_SHARED = LORA_SHARED_GATE | LORA_SHARED_UP | LORA_SHARED_DOWN | LORA_SHARED_GATE_UP,
+    LORA_PER_LAYER = LORA_PER_LAYER_GATE | LORA_PER_LAYER_OUT | LORA_PER_LAYER_MODEL
 };
 
 /* Returns the mask of the matrices that a model of this config has: q, k, v, gate and up, or the packed
@@ -51,15 +62,17 @@ uint32_t model_lora_targets(const struct model_config *config);
 /* Returns those of them that layer 'layer' (from 0) has. */
 uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 
-/* Returns the name of the module around a target: "self_attn", "linear_attn" or "mlp". */
+/* Returns the name of the module around a target: "self_attn", "linear_attn", "mlp", or "" where the layer or
+ * the model itself has it. */
 const char *lora_target_module(uint32_t target);
 /* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set. */
 const char *lora_target_name(uint32_t target);
 /* Returns the bit named "q_proj" …, or 0; of those with one name, the first. */
 uint32_t lora_target_from_name(const char *name);
-/* Writes rows (out features) and columns (in features) of the base matrix W [rows, cols] of a target in a
- * dense layer. The adapter's A is [rank, cols] and its B [rows, rank]. */
-void lora_target_shape(const struct model_config *config, uint32_t target, uint32_t *rows, uint32_t *cols);
+/* Writes rows (out features) and columns (in features) of the base matrix W [rows, cols] of a target in layer
+ * `layer` (from 0), as a dense layer has it. The adapter's A is [rank, cols] and its B [rows, rank]. */
+void lora_target_shape(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t *rows,
+                       uint32_t *cols);
 
 enum block_kind { BLOCK_EMBEDDING, BLOCK_LAYER, BLOCK_HEAD };
 enum part_kind { PART_EMBEDDING, PART_ATTENTION, PART_FFN, PART_ROUTER, PART_EXPERT, PART_HEAD };
@@ -206,11 +219,17 @@ struct block_tensor {
     char name[ARCH_NAME_MAX];
     enum arch_tensor what;
     bool bias;         /* the tensor is the bias beside the matrix `what` */
+    bool fused;        /* files keep the experts of a layer as one tensor, so they are no modules to peft */
     uint32_t expert;   /* 0 for tensors without experts */
     uint32_t block;    /* 0 .. L+1; a tied head's matrix is not listed, because it belongs to block 0 */
     uint32_t rank;     /* number of dimensions, 1 to 3 */
     uint32_t shape[2]; /* where rank is 3, the file's shape is [shape[0], 1, shape[1]] */
 };
+
+/* Writes the layers, from 0, under whose numbers rules and packings list a tensor of a layer or of block 0:
+ * its own, or for block 0, whose matrix is of no layer, all. */
+void block_tensor_layers(const struct model_config *config, const struct block_tensor *tensor,
+                         uint32_t *begin, uint32_t *end);
 
 /* Calls 'visit' for every tensor of blocks [begin, end) in order until it returns non-zero, and
  * returns that. */

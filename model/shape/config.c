@@ -2,6 +2,7 @@
 #include "model/shape/config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/shape/arch.h"
@@ -28,9 +29,60 @@ bool model_layer_is_delta(const struct model_config *config, uint32_t layer)
     return layer_bit(config->delta_layer, layer);
 }
 
+bool model_layer_is_conv(const struct model_config *config, uint32_t layer)
+{
+    return layer_bit(config->conv_layer, layer);
+}
+
 uint32_t model_layer_window(const struct model_config *config, uint32_t layer)
 {
     return layer_bit(config->window_layer, layer) ? config->window : 0;
+}
+
+struct model_heads model_layer_heads(const struct model_config *c, uint32_t layer)
+{
+    bool full = !layer_bit(c->window_layer, layer);
+    struct model_heads h = {.heads = c->heads,
+                            .kv_heads = full && c->full_kv_heads ? c->full_kv_heads : c->kv_heads,
+                            .head_dim = full && c->full_head_dim ? c->full_head_dim : c->head_dim,
+                            .borrowed = layer >= c->layers - c->kv_borrowers};
+    h.k_is_v = full && c->full_k_is_v && !h.borrowed;
+    h.q = h.heads * h.head_dim;
+    h.kv = h.kv_heads * h.head_dim;
+    h.qkv = h.q + 2 * h.kv;
+    return h;
+}
+
+uint32_t model_layer_lender(const struct model_config *c, uint32_t layer)
+{
+    uint32_t own = c->layers - c->kv_borrowers, lender = own;
+    while (layer >= own && lender > 0)
+        if (layer_bit(c->window_layer, --lender) == layer_bit(c->window_layer, layer))
+            return lender;
+    return layer;
+}
+
+bool model_layer_lends(const struct model_config *c, uint32_t layer)
+{
+    for (uint32_t i = c->layers - c->kv_borrowers; i < c->layers; i++)
+        if (model_layer_lender(c, i) == layer)
+            return true;
+    return false;
+}
+
+uint32_t model_layer_ffn(const struct model_config *c, uint32_t layer)
+{
+    return c->borrowers_wide && layer >= c->layers - c->kv_borrowers ? 2 * c->ffn : c->ffn;
+}
+
+uint32_t model_rotary(const struct model_config *c, bool local)
+{
+    return c->rotary_dim ? c->rotary_dim : !local && c->full_head_dim ? c->full_head_dim : c->head_dim;
+}
+
+uint32_t model_layer_rotary(const struct model_config *c, uint32_t layer)
+{
+    return model_rotary(c, model_layer_rope(c, layer) == &c->rope_local);
 }
 
 bool model_layer_rotates(const struct model_config *config, uint32_t layer)
@@ -42,6 +94,12 @@ const struct rope_config *model_layer_rope(const struct model_config *config, ui
 {
     bool local = config->rope_local_set && model_layer_window(config, layer) > 0;
     return local ? &config->rope_local : &config->rope;
+}
+
+int model_rope_frequencies(const struct model_config *config, uint32_t positions, double *inv_freq,
+                           struct err *err)
+{
+    return model_rope_frequencies_of(&config->rope, model_rotary(config, false), positions, inv_freq, err);
 }
 
 static void set_rope(json_t *out, const struct model_config *c)
@@ -65,6 +123,8 @@ static void set_rope(json_t *out, const struct model_config *c)
 static void set_experts(json_t *out, const struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
+    if (a->beside_key)
+        json_object_set_new(out, a->beside_key, json_true());
     json_object_set_new(out, a->experts_key, json_integer(c->experts));
     json_object_set_new(out, a->active_key ? a->active_key : "num_experts_per_tok",
                         json_integer(c->experts_active));
@@ -125,6 +185,25 @@ static void set_window(json_t *out, const struct model_config *c)
     json_object_set_new(out, "use_sliding_window", json_boolean(c->window > 0));
 }
 
+static void set_full_heads(json_t *out, const struct model_config *c)
+{
+    json_object_set_new(out, "attention_k_eq_v", json_boolean(c->full_k_is_v));
+    json_t *layers = json_object();
+    for (uint32_t i = 0; i < c->layers; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%u", i);
+        if (model_layer_window(c, i) == 0)
+            json_object_set_new(layers, name,
+                                json_pack("{s:I, s:I}", "head_dim", (json_int_t)c->full_head_dim,
+                                          "num_key_value_heads", (json_int_t)c->full_kv_heads));
+    }
+    json_object_set_new(out, "per_layer_config", layers);
+    json_object_set_new(out, "hidden_size_per_layer_input", json_integer(c->per_layer));
+    json_object_set_new(out, "vocab_size_per_layer_input", json_integer(c->vocab));
+    json_object_set_new(out, "num_kv_shared_layers", json_integer(c->kv_borrowers));
+    json_object_set_new(out, "use_double_wide_mlp", json_boolean(c->borrowers_wide));
+}
+
 static void set_delta(json_t *out, const struct model_config *c)
 {
     json_t *types = json_array();
@@ -137,6 +216,16 @@ static void set_delta(json_t *out, const struct model_config *c)
     json_object_set_new(out, "linear_num_value_heads", json_integer(c->delta_value_heads));
     json_object_set_new(out, "linear_key_head_dim", json_integer(c->delta_key_dim));
     json_object_set_new(out, "linear_value_head_dim", json_integer(c->delta_value_dim));
+}
+
+static void set_conv(json_t *out, const struct model_config *c)
+{
+    json_t *types = json_array();
+    for (uint32_t i = 0; i < c->layers; i++)
+        json_array_append_new(types, json_string(model_layer_is_conv(c, i) ? "conv" : "full_attention"));
+    json_object_set_new(out, "layer_types", types);
+    json_object_set_new(out, "conv_L_cache", json_integer(c->conv_taps));
+    json_object_set_new(out, "block_auto_adjust_ff_dim", json_false());
 }
 
 static json_t *cap_or_null(double cap)
@@ -159,6 +248,8 @@ static void set_scores(json_t *out, const struct model_config *c)
 {
     if (arch_of(c->arch)->multipliers)
         set_multipliers(out, c);
+    if (arch_of(c->arch)->unit_scores)
+        json_object_set_new(out, "final_logit_softcapping", cap_or_null(c->logit_softcap));
     if (!(arch_of(c->arch)->attention_scalar > 0))
         return;
     double scalar = 1 / (c->attn_scale * c->attn_scale), whole = rint(scalar);
@@ -190,6 +281,45 @@ static void set_tokens(json_t *out, const struct model_config *c)
     json_object_set_new(out, "pad_token_id", c->pad < 0 ? json_null() : json_integer(c->pad));
 }
 
+const char *const model_sizes[MODEL_SIZES] = {"hidden_size", "num_hidden_layers", "num_attention_heads",
+                                              "vocab_size", "intermediate_size"};
+
+uint8_t model_sizes_absent(const json_t *document)
+{
+    const json_t *defaults = json_object_get(document, "motley_defaults"), *item;
+    uint8_t absent = 0;
+    size_t index;
+    for (unsigned i = 0; i < MODEL_SIZES; i++) {
+        if (!json_object_get(document, model_sizes[i]))
+            absent |= (uint8_t)(1 << i);
+        json_array_foreach ((json_t *)(uintptr_t)defaults, index, item)
+            if (json_is_string(item) && strcmp(json_string_value(item), model_sizes[i]) == 0)
+                absent |= (uint8_t)(1 << i);
+    }
+    if (json_object_get(document, "block_ff_dim")) /* LFM2's name of intermediate_size */
+        absent &= (uint8_t)~(1 << (MODEL_SIZES - 1));
+    return absent;
+}
+
+bool model_config_doubt(const struct model_config *c, char text[MODEL_DOUBT_BYTES])
+{
+    const uint32_t values[MODEL_SIZES] = {c->hidden, c->layers, c->heads, c->vocab,
+                                          c->ffn ? c->ffn : c->expert_ffn};
+    size_t used = (size_t)snprintf(text, MODEL_DOUBT_BYTES, "config.json lacks ");
+    const char *between = "";
+    for (unsigned i = 0; i < MODEL_SIZES; i++) {
+        if (!(c->absent >> i & 1))
+            continue;
+        used += (size_t)snprintf(text + used, MODEL_DOUBT_BYTES - used, "%s%s (%u)", between, model_sizes[i],
+                                 values[i]);
+        between = ", ";
+    }
+    snprintf(text + used, MODEL_DOUBT_BYTES - used,
+             ", which every file that transformers saves has: as there the defaults of %s stand for them",
+             arch_of(c->arch)->class_name);
+    return c->absent != 0;
+}
+
 json_t *model_config_to_json(const struct model_config *c, struct err *err)
 {
     static const char *const dtypes[] = {"float32", "bfloat16", "float16"};
@@ -212,7 +342,7 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     json_object_set_new(out, "head_dim", json_integer(c->head_dim));
     json_object_set_new(out, "vocab_size", json_integer(c->vocab));
     json_object_set_new(out, "max_position_embeddings", json_integer(c->max_positions));
-    json_object_set_new(out, "rms_norm_eps", json_real(c->norm_eps));
+    json_object_set_new(out, arch_norm_eps_key(a), json_real(c->norm_eps));
     json_object_set_new(out, "tie_word_embeddings", json_boolean(c->tied));
     set_biases(out, c);
     if (a->dropout > 0) {
@@ -224,8 +354,12 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     set_rope(out, c);
     set_window(out, c);
     set_scores(out, c);
+    if (c->full_head_dim)
+        set_full_heads(out, c);
     if (c->delta_value_heads)
         set_delta(out, c);
+    if (c->conv_taps)
+        set_conv(out, c);
     if (c->experts)
         set_experts(out, c);
     json_t *packing = packing_to_json(c);
@@ -233,6 +367,13 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
         json_object_set_new(out, "motley_packing", packing);
     if (c->nested)
         json_object_set_new(out, "motley_nested", json_true());
+    json_t *defaults = json_array();
+    for (unsigned i = 0; i < MODEL_SIZES; i++)
+        if (c->absent >> i & 1)
+            json_array_append_new(defaults, json_string(model_sizes[i]));
+    if (c->absent)
+        json_object_set(out, "motley_defaults", defaults);
+    json_decref(defaults);
     return out;
 }
 

@@ -20,7 +20,7 @@ enum {
     MODEL_EOS_MAX = 8,
     MODEL_DELTA_TAPS = 4,   /* tokens that a gated delta net's convolution reads */
     ROPE_FACTORS_MAX = 128, /* frequencies that longrope may scale */
-    MODEL_MATRICES = 17,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
+    MODEL_MATRICES = 24,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
     /* entries of model_packing.matrix: different sets of formats that the layers of a file may have */
     MODEL_PACKINGS_MAX = 16,
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* bytes of a config.json */
@@ -35,10 +35,14 @@ enum model_arch {
     MODEL_QWEN3_MOE,
     MODEL_OLMOE,
     MODEL_QWEN2_MOE,
+    MODEL_QWEN3_5_MOE,
+    MODEL_QWEN3_NEXT,
     MODEL_GLM4_MOE,
     MODEL_DOTS1,
     MODEL_ERNIE_MOE,
     MODEL_GPT_OSS,
+    MODEL_GRANITE_MOE,
+    MODEL_GRANITE_SHARED,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
     MODEL_PHI3,
@@ -56,8 +60,10 @@ enum model_arch {
     MODEL_MINISTRAL,
     MODEL_MINISTRAL3,
     MODEL_CWM,
+    MODEL_LFM2,
     MODEL_QWEN2_5_VL,
     MODEL_QWEN3_VL,
+    MODEL_GEMMA4,
     MODEL_QWEN3_5,
     MODEL_ARCH_COUNT
 };
@@ -68,9 +74,11 @@ enum rope_kind {
     ROPE_DEFAULT,
     ROPE_LINEAR,
     ROPE_LLAMA3,
-    ROPE_YARN,     /* Peng et al. 2023 */
-    ROPE_LONGROPE, /* Ding et al. 2024; "su" in Phi-3's first files */
-    ROPE_DYNAMIC,  /* NTK: equals ROPE_DEFAULT up to max_positions; longer rows are refused */
+    ROPE_YARN,         /* Peng et al. 2023 */
+    ROPE_LONGROPE,     /* Ding et al. 2024; "su" in Phi-3's first files */
+    ROPE_DYNAMIC,      /* NTK: equals ROPE_DEFAULT up to max_positions; longer rows are refused */
+    ROPE_PROPORTIONAL, /* the frequencies of the first `partial` of a head's pairs; the others are 0 (Gemma 4)
+                        */
     ROPE_OTHER
 };
 
@@ -90,6 +98,7 @@ struct rope_config {
      * 1 up to original_max_positions; longer rows are refused. 0: no such factor */
     double query_beta;
     bool ramp_exact;       /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
+    double partial;        /* proportional: the share of the pairs that are rotated */
     uint32_t factor_count; /* longrope: half the number of rotated values */
     /* longrope: divisors of the frequencies for short and for long rows */
     float short_factor[ROPE_FACTORS_MAX], long_factor[ROPE_FACTORS_MAX];
@@ -116,18 +125,29 @@ struct model_config {
     uint32_t layers;          /* transformer layers L */
     uint32_t heads, kv_heads; /* query heads, a multiple of kv_heads */
     uint32_t head_dim;        /* even; heads * head_dim need not equal hidden */
-    uint32_t ffn;             /* width of the dense SwiGLU; 0 when every layer is a mixture of experts */
+    /* Layers without a window may have other heads (Gemma 4); 0: they have kv_heads and head_dim, too.
+     * model_layer_heads() gives a layer's own. */
+    uint32_t full_kv_heads, full_head_dim;
+    bool full_k_is_v; /* layers without a window have no v_proj: k before its norm is v, too */
+    uint32_t ffn;     /* width of the dense SwiGLU; 0 when every layer is a mixture of experts */
+    /* Gemma 4's small models; all are zero in other configs. */
+    uint32_t per_layer;    /* width of a token's own input to each layer; 0: layers have no such inputs */
+    uint32_t kv_borrowers; /* last layers that have no k and v: model_layer_lender() names the layer whose k
+                              and v they read */
+    bool borrowers_wide;   /* their FFN is twice as wide as ffn */
     uint32_t vocab;
     uint32_t max_positions;
     double norm_eps;
     struct rope_config rope;
     bool tied;        /* the head's matrix is the embedding */
     bool nested;      /* the config was the text_config of a model that also reads images */
+    uint8_t absent;   /* bit i: the file had no model_sizes[i], and the class's default stands for it */
     bool qkv_bias;    /* biases on q, k, v */
     bool o_bias;      /* bias on o */
     bool mlp_bias;    /* biases on gate, up, down */
     uint32_t qk_norm; /* 0: none; 1: RMSNorm per head (head_dim weights); 2: RMSNorm over the full width of q
                        * and k */
+    bool v_norm;      /* each head of v is normed, without weights (Gemma 4) */
     uint32_t window;  /* tokens of sliding-window attention in the layers of window_layer; 0: none */
     uint8_t window_layer[MODEL_LAYERS_MAX / 8];  /* bit i: layer i attends to the window only */
     uint8_t no_rope_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i does not rotate q and k (SmolLM3) */
@@ -147,6 +167,7 @@ struct model_config {
     double embed_scale;  /* factor of the embedding; 0 stands for 1 */
     double branch_scale; /* factor of what attention and FFN add to the residual stream; 0 stands for 1 */
     double logit_scale;  /* factor of the logits; 0 stands for 1 */
+    bool layer_scaled;   /* a layer's output is multiplied by a number, which is not trained (Gemma 4) */
     double attn_scale;   /* factor of the attention scores; 0 stands for 1 / sqrt(head_dim) */
     bool attn_sinks; /* each head has one more score in attention's softmax, which has no value (gpt-oss) */
     /* The gate is clamped (GLU_CLAMPED, engine/device/op.h); limit 0: it is not */
@@ -158,16 +179,24 @@ struct model_config {
     uint8_t delta_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i is such a layer */
     /* its heads of q and k, its heads of v (a multiple of them), and the values of a head */
     uint32_t delta_key_heads, delta_value_heads, delta_key_dim, delta_value_dim;
+    /* q, k, v and z are one matrix, and what sets rate and decay is another: each head of q and k has its
+     * rows of all of them together (Qwen3-Next) */
+    bool delta_packed;
+    /* Layers with a gated short convolution in the place of attention (LFM2). */
+    uint8_t conv_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i is such a layer */
+    uint32_t conv_taps;                       /* tokens that the convolution reads */
     /* Mixture of experts; experts = 0 means a dense model. */
     uint32_t experts;        /* number of experts in a sparse layer */
     uint32_t experts_active; /* experts chosen for a token */
     uint32_t expert_ffn;     /* width of one expert */
-    uint32_t shared_ffn;     /* width of the shared expert beside the chosen ones; 0: none */
-    bool shared_scored;      /* a logistic score of the token weighs the shared expert */
-    bool router_sigmoid;     /* the router's scores become logistic values; if false, their softmax */
-    bool router_biased;      /* a vector that is not trained is added to them for the choice alone */
-    bool expert_bias;        /* biases on the router and on the experts' matrices */
-    double router_scale;     /* factor of the chosen experts' weights; 0 stands for 1 */
+    bool experts_beside; /* experts stand beside the dense FFN, and both have norms of their own (Gemma 4) */
+    uint32_t shared_ffn; /* width of the shared expert beside the chosen ones; 0: none */
+    bool shared_packed;  /* its gate and up are one matrix */
+    bool shared_scored;  /* a logistic score of the token weighs the shared expert */
+    bool router_sigmoid; /* the router's scores become logistic values; if false, their softmax */
+    bool router_biased;  /* a vector that is not trained is added to them for the choice alone */
+    bool expert_bias;    /* biases on the router and on the experts' matrices */
+    double router_scale; /* factor of the chosen experts' weights; 0 stands for 1 */
     bool router_renormalise; /* the weights of a token's chosen experts are divided by their sum */
     double router_aux_coef;  /* coefficient of the load-balancing loss */
     uint8_t dense_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i of a mixture model is dense */
@@ -176,6 +205,20 @@ struct model_config {
     uint32_t eos_count;
     int32_t eos[MODEL_EOS_MAX];
 };
+
+/* The sizes that the shape rests on and transformers writes into every config.json that it saves (those of a
+ * text_config only where they are no default). */
+enum { MODEL_SIZES = 5 };
+extern const char *const model_sizes[MODEL_SIZES];
+
+/* Returns the value of struct model_config.absent for a config.json, or for what model_config_to_json()
+ * wrote. */
+uint8_t model_sizes_absent(const json_t *document);
+
+enum { MODEL_DOUBT_BYTES = 400 };
+/* Whether the config is one that transformers reads and yet hardly means: sizes are missing. Writes a
+ * sentence. */
+bool model_config_doubt(const struct model_config *config, char text[MODEL_DOUBT_BYTES]);
 
 /* Reads a parsed config.json, which is borrowed. Fills *config, or leaves it zeroed on error. */
 int model_config_parse(const json_t *document, struct model_config *config, struct err *err);
@@ -188,7 +231,8 @@ int model_config_parse_text(const char *text, size_t size, struct model_config *
 int model_config_load(const char *path, struct model_config *config, struct err *err);
 
 /* Returns a new config.json with Hugging Face's keys, which model_config_parse() reads back to the same
- * value. A GGUF's packing is under "motley_packing", a key that only Motley knows. */
+ * value. A GGUF's packing is under "motley_packing", a key that only Motley knows, and the sizes that the
+ * file did not have are listed under "motley_defaults". */
 json_t *model_config_to_json(const struct model_config *config, struct err *err);
 
 /* Sets the bit of a layer in window_layer, no_rope_layer or dense_layer; layer < MODEL_LAYERS_MAX. */
@@ -199,6 +243,8 @@ bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
 
 /* Returns true when layer 'layer' (from 0) has a gated delta net in the place of attention. */
 bool model_layer_is_delta(const struct model_config *config, uint32_t layer);
+/* Returns true when layer 'layer' (from 0) has a gated short convolution in the place of attention. */
+bool model_layer_is_conv(const struct model_config *config, uint32_t layer);
 /* Return the widths of all q (or all k) and of all v of a gated delta net. */
 static inline uint32_t model_delta_keys(const struct model_config *config)
 {
@@ -214,6 +260,25 @@ static inline uint32_t model_delta_values(const struct model_config *config)
  * all tokens before it. A window is returned even when max_positions is shorter, because rows beyond
  * max_positions are not refused. */
 uint32_t model_layer_window(const struct model_config *config, uint32_t layer);
+/* The heads of a layer's attention, and how wide all q, all k (or v), and the three together are. */
+struct model_heads {
+    uint32_t heads, kv_heads, head_dim, q, kv, qkv;
+    bool k_is_v;   /* v is k before its norm */
+    bool borrowed; /* k and v are those of an earlier layer */
+};
+struct model_heads model_layer_heads(const struct model_config *config, uint32_t layer);
+/* Returns the layer whose k and v the layer reads: itself, or for a borrower the last layer in front of all
+ * borrowers that has a window where the borrower has one, and none where it has none. */
+uint32_t model_layer_lender(const struct model_config *config, uint32_t layer);
+/* Returns true if later layers read the layer's k and v. */
+bool model_layer_lends(const struct model_config *config, uint32_t layer);
+/* Returns the width of the layer's dense FFN. */
+uint32_t model_layer_ffn(const struct model_config *config, uint32_t layer);
+/* Returns how many values of each head the layer's rotary table is for. */
+uint32_t model_layer_rotary(const struct model_config *config, uint32_t layer);
+/* Returns the values in a row of the rotary table of layers without a window, or with rope_local_set that of
+ * layers with one (`local`). */
+uint32_t model_rotary(const struct model_config *config, bool local);
 /* Returns false where q and k are not rotated. */
 bool model_layer_rotates(const struct model_config *config, uint32_t layer);
 /* Returns the rotary setting of the layer, borrowed from config. */
@@ -241,6 +306,8 @@ int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, uint
 /* Computes the ends of yarn's blend as indices of frequencies, which need not be whole: frequencies up to
  * *first are kept, those from *last on are divided by factor. *last > *first. */
 void model_rope_ramp(const struct rope_config *rope, uint32_t dim, double *first, double *last);
+/* Returns how many of the dim/2 frequencies a proportional setting does not set to 0. */
+uint32_t model_rope_rotated(const struct rope_config *rope, uint32_t dim);
 /* Returns the errors of model_rope_frequencies_of() without computing frequencies. */
 int model_rope_check(const struct rope_config *rope, uint32_t positions, struct err *err);
 

@@ -1,12 +1,15 @@
-/* Which layers of a model have gated delta nets, and the sizes of these. */
+/* Which layers of a model have gated delta nets or short convolutions, and the sizes of these. */
 #include "model/shape/config_delta.h"
 
 #include <string.h>
 
+#include "model/shape/config_experts.h"
+
 enum {
     HEADS_MAX = 4096,
     WIDTH_MAX = 1 << 17,
-    DELTA_DIM_MAX = 128 /* values of a head: that of op_delta (engine/device/op.h) */
+    DELTA_DIM_MAX = 128, /* values of a head: that of op_delta (engine/device/op.h) */
+    CONV_TAPS_MAX = 4    /* tokens of a convolution: CONV_TAPS, likewise */
 };
 
 /* Reads which layers have a gated delta net: those of layer_types, or all but each
@@ -60,5 +63,60 @@ int config_delta_parse(struct json_reader *r, struct model_config *c)
         c->delta_value_heads * c->delta_value_dim > WIDTH_MAX)
         return jr_fail(r, "linear_num_value_heads", "the heads of a gated delta net are wider than %d",
                        WIDTH_MAX);
+    return 0;
+}
+
+int config_conv_parse(struct json_reader *r, struct model_config *c)
+{
+    const json_t *types = NULL, *full = NULL;
+    uint8_t attention[sizeof(c->conv_layer)] = {0};
+    c->conv_taps = 3;
+    jr_u32(r, "conv_L_cache", JR_OPTIONAL, 1, 64, &c->conv_taps);
+    jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types);
+    jr_array(r, "full_attn_idxs", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &full);
+    if (r->failed)
+        return -1;
+    if (c->conv_taps < 2 || c->conv_taps > CONV_TAPS_MAX)
+        return err_set(r->err, ERR_UNSUPPORTED, "conv_L_cache: %u is not supported; 2 to %d are",
+                       c->conv_taps, CONV_TAPS_MAX);
+    if (types && json_array_size(types) != c->layers)
+        return jr_fail(r, "layer_types", "has %zu entries for num_hidden_layers, %u", json_array_size(types),
+                       c->layers);
+    for (size_t k = 0; k < json_array_size(full); k++) {
+        json_int_t i = json_integer_value(json_array_get(full, k));
+        if (i >= 0 && i < (json_int_t)c->layers)
+            model_layer_mark(attention, (uint32_t)i);
+    }
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool listed = !full || attention[i / 8] >> i % 8 & 1;
+        if (types ? type && strcmp(type, "conv") == 0 : !listed)
+            model_layer_mark(c->conv_layer, i);
+        else if (types && (!type || strcmp(type, "full_attention") != 0))
+            return err_set(
+                r->err, ERR_UNSUPPORTED,
+                "layer_types[%u]: only conv and full_attention are known in a model of type \"%s\"", i,
+                model_arch_name(c->arch));
+    }
+    return 0;
+}
+
+int config_block_ffn_parse(struct json_reader *r, struct model_config *c)
+{
+    bool adjusted = true;
+    uint32_t unit = 256;
+    double factor = 1;
+    jr_u32(r, "block_ff_dim", JR_OPTIONAL, 1, CONFIG_FFN_MAX, &c->ffn);
+    jr_bool(r, "block_auto_adjust_ff_dim", JR_OPTIONAL, &adjusted);
+    jr_u32(r, "block_multiple_of", JR_OPTIONAL, 1, CONFIG_FFN_MAX, &unit);
+    jr_f64(r, "block_ffn_dim_multiplier", JR_OPTIONAL, 1e-6, 1e6, &factor);
+    if (r->failed || !adjusted)
+        return r->failed ? -1 : 0;
+    double width = factor * (double)(2ull * c->ffn / 3);
+    uint64_t rounded = width < CONFIG_FFN_MAX ? ((uint64_t)width + unit - 1) / unit * unit : 0;
+    if (rounded == 0 || rounded > CONFIG_FFN_MAX)
+        return jr_fail(r, "block_ffn_dim_multiplier",
+                       "makes the FFN as wide as %g, which is not from 1 to %d", width, CONFIG_FFN_MAX);
+    c->ffn = (uint32_t)rounded;
     return 0;
 }

@@ -75,7 +75,8 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
     const struct arch *a = arch_of(c->arch);
     uint32_t count = 0;
     if (a->shared_key)
-        jr_u32(r, a->shared_key, JR_REQUIRED, 1, CONFIG_FFN_MAX, &c->shared_ffn);
+        jr_u32(r, a->shared_key, a->shared_optional ? JR_OPTIONAL : JR_REQUIRED, a->shared_optional ? 0 : 1,
+               CONFIG_FFN_MAX, &c->shared_ffn);
     if (a->shared_count_key &&
         jr_u32(r, a->shared_count_key, JR_REQUIRED, 0, MODEL_EXPERTS_MAX, &count) > 0) {
         if ((uint64_t)count * c->expert_ffn > CONFIG_FFN_MAX)
@@ -89,9 +90,12 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
         jr_f64(r, "swiglu_limit", JR_OPTIONAL, 1e-6, 1e6, &c->gate_limit);
         jr_f64(r, "swiglu_alpha", JR_OPTIONAL, -1e6, 1e6, &c->gate_alpha);
     }
+    c->shared_packed = a->shared_packed;
     c->shared_scored = a->shared_scored;
     c->router_sigmoid = a->router_sigmoid;
     c->router_biased = a->router_biased;
+    /* what experts add to the residual stream has the factor of all that is added */
+    c->router_scale = c->branch_scale;
     if (a->router_sigmoid) {
         c->router_scale = 1;
         jr_f64(r, "routed_scaling_factor", JR_OPTIONAL, 1e-9, 1e9, &c->router_scale);
@@ -104,8 +108,13 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
 int config_experts_parse(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
-    if (!a->sparse)
-        return 0;
+    if (a->beside_key)
+        jr_bool(r, a->beside_key, JR_OPTIONAL, &c->experts_beside);
+    if (r->failed || !a->sparse || (a->beside_key && !c->experts_beside))
+        return r->failed ? -1 : 0;
+    if (c->per_layer > 0 || c->kv_borrowers > 0)
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: true is not supported where %s is not 0", a->beside_key,
+                       c->per_layer > 0 ? "hidden_size_per_layer_input" : "num_kv_shared_layers");
     uint32_t local = 0, total = 0;
     int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &local);
     int has_total = jr_u32(r, arch_experts_key(a), JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &total);
@@ -140,7 +149,7 @@ int config_experts_parse(struct json_reader *r, struct model_config *c)
                        : a->dense == ARCH_DENSE_OUTSIDE ? "moe_layer_start_index"
                                                         : "mlp_only_layers",
                        "leaves no layer with experts");
-    if (!any_dense)
+    if (!any_dense && !c->experts_beside)
         c->ffn = 0;
     return 0;
 }

@@ -20,7 +20,9 @@
 #define PHI3 SET_OF(MODEL_PHI3)
 #define SMOLLM3 SET_OF(MODEL_SMOLLM3)
 #define GEMMA1 SET_OF(MODEL_GEMMA)
-#define GRANITE SET_OF(MODEL_GRANITE)
+#define GRANITE_SHARED SET_OF(MODEL_GRANITE_SHARED)
+#define GRANITE_MOE (SET_OF(MODEL_GRANITE_MOE) | GRANITE_SHARED)
+#define GRANITE (SET_OF(MODEL_GRANITE) | GRANITE_MOE)
 #define OLMO2 SET_OF(MODEL_OLMO2)
 #define OLMO3 SET_OF(MODEL_OLMO3)
 #define HELIUM SET_OF(MODEL_HELIUM)
@@ -32,9 +34,13 @@
 #define MINISTRAL SET_OF(MODEL_MINISTRAL)
 #define MINISTRAL3 SET_OF(MODEL_MINISTRAL3)
 #define CWM SET_OF(MODEL_CWM)
+#define LFM2 SET_OF(MODEL_LFM2)
 #define QWEN2_5_VL SET_OF(MODEL_QWEN2_5_VL)
 #define QWEN3_VL SET_OF(MODEL_QWEN3_VL)
-#define QWEN3_5 SET_OF(MODEL_QWEN3_5)
+#define GEMMA4 SET_OF(MODEL_GEMMA4)
+#define QWEN3_5_MOE SET_OF(MODEL_QWEN3_5_MOE)
+#define QWEN3_NEXT SET_OF(MODEL_QWEN3_NEXT)
+#define QWEN3_5 (SET_OF(MODEL_QWEN3_5) | QWEN3_5_MOE | QWEN3_NEXT)
 #define QWEN2_MOE SET_OF(MODEL_QWEN2_MOE)
 #define GLM4_MOE SET_OF(MODEL_GLM4_MOE)
 #define DOTS1 SET_OF(MODEL_DOTS1)
@@ -53,36 +59,47 @@ static const struct key {
     uint64_t declared, nullable;
 } keys[] = {
     {"architectures", TEXTS, EVERY, EVERY},
+    {"attention_k_eq_v", TRUTH, GEMMA4, 0},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1 | GPT_OSS,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1 | GPT_OSS | GEMMA4,
      0},
-    {"attention_dropout", WHOLE | REAL, EVERY & ~(ERNIE | ERNIE_MOE),
-     LLAMA | GEMMA | GLM | QWEN2_5_VL | DOTS1},
+    {"attention_dropout", WHOLE | REAL, EVERY & ~(ERNIE | ERNIE_MOE | LFM2),
+     LLAMA | GEMMA | GEMMA4 | GLM | QWEN2_5_VL | DOTS1},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
     {"attention_out_bias", TRUTH, SEED, 0},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
     {"auto_map", OBJECT, EVERY, 0},
+    {"block_auto_adjust_ff_dim", TRUTH, LFM2, 0},
+    {"block_ff_dim", WHOLE, LFM2, 0},
+    {"block_ffn_dim_multiplier", WHOLE | REAL, LFM2, 0},
+    {"block_multiple_of", WHOLE, LFM2, 0},
     {"bos_token_id", WHOLE, EVERY, EVERY & ~CWM},
     {"clip_qkv", REAL, OLMOE, OLMOE},
-    {"decoder_sparse_step", WHOLE, QWEN3_MOE | QWEN2_MOE, 0},
+    {"conv_L_cache", WHOLE, LFM2, 0},
+    {"conv_bias", TRUTH, LFM2, 0},
+    {"decoder_sparse_step", WHOLE, QWEN3_MOE | QWEN2_MOE | QWEN3_NEXT, 0},
     {"embedding_multiplier", WHOLE | REAL, GRANITE, 0},
     {"embd_pdrop", WHOLE | REAL, PHI3, 0},
     {"eos_token_id", WHOLE | WHOLES, EVERY, EVERY},
-    {"final_logit_softcapping", REAL, GEMMA, GEMMA},
+    {"enable_moe_block", TRUTH, GEMMA4, 0},
+    {"final_logit_softcapping", REAL, GEMMA | GEMMA4, GEMMA | GEMMA4},
     {"first_k_dense_replace", WHOLE, GLM4_MOE | DOTS1, DOTS1},
-    {"head_dim", WHOLE, EVERY, LLAMA | MISTRAL | MIXTRAL | ERNIE | GLM | SEED | INTERNLM3 | MINISTRAL},
-    {"hidden_act", TEXT, EVERY & ~GEMMA, 0},
-    {"hidden_activation", TEXT, GEMMA, 0},
+    {"full_attn_idxs", WHOLES, LFM2, LFM2},
+    {"head_dim", WHOLE, EVERY & ~LFM2,
+     LLAMA | MISTRAL | MIXTRAL | ERNIE | GLM | SEED | INTERNLM3 | MINISTRAL},
+    {"hidden_act", TEXT, EVERY & ~(GEMMA | GEMMA4 | LFM2), 0},
+    {"hidden_activation", TEXT, GEMMA | GEMMA4, 0},
     {"hidden_size", WHOLE, EVERY, 0},
+    {"hidden_size_per_layer_input", WHOLE, GEMMA4, 0},
     {"id2label", OBJECT, EVERY, EVERY},
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
     {"layer_types", TEXTS,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1 |
-         GPT_OSS,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL | QWEN3_5 | QWEN2_MOE | DOTS1 |
-         GPT_OSS},
+     QWEN2 | QWEN3 | GEMMA | GEMMA4 | SMOLLM3 | OLMO3 | MINISTRAL | CWM | LFM2 | QWEN2_5_VL | QWEN3_5 |
+         QWEN2_MOE | DOTS1 | GPT_OSS,
+     QWEN2 | QWEN3 | GEMMA | GEMMA4 | SMOLLM3 | OLMO3 | MINISTRAL | CWM | LFM2 | QWEN2_5_VL | QWEN3_5 |
+         QWEN2_MOE | DOTS1 | GPT_OSS},
     {"linear_conv_kernel_dim", WHOLE, QWEN3_5, 0},
     {"linear_key_head_dim", WHOLE, QWEN3_5, 0},
     {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
@@ -91,9 +108,10 @@ static const struct key {
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
     {"max_position_embeddings", WHOLE, EVERY, 0},
     {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL | QWEN2_MOE | DOTS1, QWEN2_5_VL | DOTS1},
-    {"mlp_bias", TRUTH, LLAMA | SMOLLM3 | GRANITE | HELIUM | SEED | INTERNLM3 | CWM, 0},
-    {"mlp_only_layers", WHOLES, QWEN3_MOE | QWEN2_MOE, QWEN3_MOE | QWEN2_MOE},
-    {"moe_intermediate_size", WHOLE, QWEN3_MOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE, 0},
+    {"mlp_bias", TRUTH, LLAMA | SMOLLM3 | SET_OF(MODEL_GRANITE) | HELIUM | SEED | INTERNLM3 | CWM, 0},
+    {"mlp_only_layers", WHOLES, QWEN3_MOE | QWEN2_MOE | QWEN3_NEXT, QWEN3_MOE | QWEN2_MOE | QWEN3_NEXT},
+    {"moe_intermediate_size", WHOLE,
+     QWEN3_MOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | GLM4_MOE | DOTS1 | ERNIE_MOE, 0},
     {"moe_k", WHOLE, ERNIE_MOE, ERNIE_MOE},
     {"moe_layer_end_index", WHOLE, ERNIE_MOE, ERNIE_MOE},
     {"moe_layer_interval", WHOLE, ERNIE_MOE, ERNIE_MOE},
@@ -106,49 +124,64 @@ static const struct key {
     {"n_shared_experts", WHOLE, GLM4_MOE | DOTS1, DOTS1},
     {"no_rope_layer_interval", WHOLE, SMOLLM3, 0},
     {"no_rope_layers", WHOLES, SMOLLM3, SMOLLM3},
-    {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1, DOTS1},
+    {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_NEXT | GLM4_MOE | DOTS1, DOTS1},
+    {"norm_eps", REAL, LFM2, 0},
     {"num_attention_heads", WHOLE, EVERY, 0},
-    {"num_experts", WHOLE, QWEN3_MOE | OLMOE | QWEN2_MOE, 0},
-    {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | GPT_OSS,
+    {"num_experts", WHOLE, QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | GEMMA4, GEMMA4},
+    {"num_experts_per_tok", WHOLE,
+     MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | GLM4_MOE | DOTS1 | GPT_OSS |
+         GRANITE_MOE,
      DOTS1},
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY,
      LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
          INTERNLM3 | QWEN2_5_VL | QWEN3_VL | QWEN2_MOE | DOTS1 | ERNIE_MOE},
+    {"num_kv_shared_layers", WHOLE, GEMMA4, 0},
     {"num_labels", WHOLE, EVERY, 0},
-    {"num_local_experts", WHOLE, MIXTRAL | GPT_OSS, 0},
+    {"num_local_experts", WHOLE, MIXTRAL | GPT_OSS | GRANITE_MOE, 0},
     {"original_max_position_embeddings", WHOLE, PHI3, 0},
     {"output_hidden_states", TRUTH, EVERY, EVERY},
     {"output_router_logits", TRUTH,
-     GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | GLM4_MOE | DOTS1 | ERNIE_MOE, ERNIE_MOE},
+     GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | GLM4_MOE | DOTS1 |
+         ERNIE_MOE | GRANITE_MOE,
+     ERNIE_MOE},
     {"pad_token_id", WHOLE, EVERY, EVERY},
+    {"per_layer_config", OBJECT, GEMMA4, GEMMA4},
     {"pretraining_tp", WHOLE, LLAMA | SEED | CWM, LLAMA},
     {"query_pre_attn_scalar", WHOLE, GEMMA, 0},
     {"resid_pdrop", WHOLE | REAL, PHI3, 0},
     {"residual_dropout", WHOLE | REAL, SEED, 0},
     {"residual_multiplier", WHOLE | REAL, GRANITE, 0},
     {"return_dict", TRUTH, EVERY, EVERY},
-    {"rms_norm_eps", REAL, EVERY, 0},
+    {"rms_norm_eps", REAL, EVERY & ~LFM2, 0},
     {"rope_parameters", OBJECT, EVERY, EVERY},
-    {"router_aux_loss_coef", REAL, GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | ERNIE_MOE, ERNIE_MOE},
+    {"router_aux_loss_coef", REAL,
+     GPT_OSS | MIXTRAL | QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | ERNIE_MOE | GRANITE_MOE,
+     ERNIE_MOE},
     {"routed_scaling_factor", REAL, GLM4_MOE | DOTS1, 0},
-    {"shared_expert_intermediate_size", WHOLE, QWEN2_MOE, 0},
+    {"shared_expert_intermediate_size", WHOLE, QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT, 0},
+    {"shared_intermediate_size", WHOLE, GRANITE_SHARED, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
      EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
-               QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE),
-     EVERY & ~CWM},
+               LFM2 | QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE),
+     EVERY & ~(CWM | GEMMA4)},
     {"swiglu_alpha", REAL, GPT_OSS, 0},
     {"swiglu_limit", REAL, GPT_OSS, 0},
+    {"tie_embedding", TRUTH, LFM2, 0},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},
+    {"top_k_experts", WHOLE, GEMMA4, GEMMA4},
     {"topk_group", WHOLE, GLM4_MOE | DOTS1, DOTS1},
     {"use_bias", TRUTH, ERNIE | ERNIE_MOE, ERNIE | ERNIE_MOE},
+    {"use_bidirectional_attention", TEXT, GEMMA4, GEMMA4},
     {"use_bidirectional_attention", TRUTH, GEMMA | GEMMA1, GEMMA | GEMMA1},
     {"use_cache", TRUTH, EVERY, ERNIE},
+    {"use_double_wide_mlp", TRUTH, GEMMA4, 0},
     {"use_qk_norm", TRUTH, GLM4_MOE, 0},
     {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3 | QWEN2_5_VL | QWEN2_MOE, QWEN2_5_VL},
     {"vocab_size", WHOLE, EVERY, 0},
+    {"vocab_size_per_layer_input", WHOLE, GEMMA4, 0},
 };
 
 static bool list_of(const json_t *value, uint32_t type)
@@ -296,13 +329,22 @@ static int key_check(const struct key *key, const json_t *value, enum model_arch
                    json_is_null(value) ? "null" : "of another type", model_arch_name(arch));
 }
 
-static int words_check(const json_t *config, const char *path, struct err *err)
+/* Returns whether keys[] has the key for this architecture. */
+static bool keyed(const char *name, enum model_arch arch)
+{
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(keys[i].name, name) == 0)
+            return arch < MODEL_ARCH_COUNT && keys[i].declared >> arch & 1;
+    return false;
+}
+
+static int words_check(const json_t *config, enum model_arch arch, const char *path, struct err *err)
 {
     const json_t *dtype = json_object_get(config, "dtype");
     for (size_t i = 0; i < sizeof(word_keys) / sizeof(word_keys[0]); i++) {
         const struct word_key *key = &word_keys[i];
         const json_t *value = json_object_get(config, key->name);
-        if (!value || json_is_null(value) ||
+        if (!value || json_is_null(value) || keyed(key->name, arch) ||
             (json_is_string(value) && is_word(key->words, json_string_value(value))) ||
             /* dtype takes precedence over torch_dtype */
             (strcmp(key->name, "torch_dtype") == 0 && dtype && !json_is_null(dtype)))
@@ -345,7 +387,7 @@ int config_keys_check_outer(const json_t *config, struct err *err)
     const json_t *vision = json_object_get(config, "vision_config");
     if (vision && !json_is_object(vision) && !json_is_null(vision))
         return err_set(err, ERR_INVALID, "vision_config: must be an object or null");
-    return words_check(config, "", err) < 0 || loader_check(config, "", err) < 0 ||
+    return words_check(config, MODEL_ARCH_COUNT, "", err) < 0 || loader_check(config, "", err) < 0 ||
                    answers_check(config, "", err) < 0
                ? -1
                : taken_check(config, "", err);
@@ -365,7 +407,7 @@ int config_keys_check(const json_t *config, enum model_arch arch, const char *pa
         return err_set(err, ERR_INVALID,
                        "%s%sinitializer_range: must be from 0 to 1 in a model of type \"llama\"", path,
                        path[0] ? "." : "");
-    return words_check(config, path, err) < 0 || loader_check(config, path, err) < 0 ||
+    return words_check(config, arch, path, err) < 0 || loader_check(config, path, err) < 0 ||
                    answers_check(config, path, err) < 0
                ? -1
                : taken_check(config, path, err);

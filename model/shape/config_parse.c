@@ -8,17 +8,23 @@
 #include "model/shape/arch.h"
 #include "model/shape/config_delta.h"
 #include "model/shape/config_experts.h"
+#include "model/shape/config_heads.h"
 #include "model/shape/config_keys.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
 #include "model/shape/packing.h"
 #include "model/shape/rope.h"
 
-enum { HIDDEN_MAX = 1 << 17, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
+enum { VOCAB_MAX = 1 << 22 };
 
 static int refuse_arch(const char *name, struct err *err)
 {
     char known[512];
+    arch_outer_list(name, known, sizeof(known));
+    if (known[0])
+        return err_set(err, ERR_UNSUPPORTED,
+                       "text_config: missing; a model of type \"%.64s\" has one, whose model_type is %s",
+                       name, known);
     arch_list(false, known, sizeof(known));
     return err_set(err, ERR_UNSUPPORTED, "model_type: the architecture \"%.64s\" is not known; known are %s",
                    name, known);
@@ -119,7 +125,7 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
 {
     static const char *const zero[] = {"attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop",
                                        "router_jitter_noise"};
-    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention"};
+    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention", "conv_bias"};
     static const char *const absent[] = {"clip_qkv"};
     const char *key = arch_act_key(a), *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
     const char *too = a->gelu_as_act ? "gelu" : a->gelu ? only : "swish"; /* another name of the same */
@@ -133,6 +139,13 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
     }
     for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
         bool given = false;
+        const char *text = a->full_heads ? json_string_value(json_object_get(r->object, off[i])) : NULL;
+        if (text && strcmp(text, "vision") != 0)
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "%s: \"%.40s\" is not supported; only vision is, with which text is not", off[i],
+                           text);
+        if (text)
+            continue;
         if (jr_bool(r, off[i], JR_OPTIONAL, &given) > 0 && given)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be false", off[i]);
     }
@@ -184,6 +197,8 @@ static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a
             return NULL;
         }
     }
+    if (!parameters && a->rope_default)
+        return json_loads(a->rope_default, 0, NULL);
     json_t *settings = json_object();
     json_t *full = copy_or_empty(json_object_get(parameters, "full_attention"));
     json_t *local = copy_or_empty(json_object_get(parameters, "sliding_attention"));
@@ -266,6 +281,17 @@ static int query_beta_read(const json_t *settings, const char *path, struct rope
     return r.failed ? -1 : 0;
 }
 
+/* Proportional frequencies and Gemma 4's two kinds of heads go together. */
+static int rope_kind_check(const struct rope_config *rope, const struct arch *a, struct err *err)
+{
+    bool fits = a->full_heads ? rope->kind == ROPE_PROPORTIONAL || rope->kind == ROPE_DEFAULT
+                              : rope->kind != ROPE_PROPORTIONAL;
+    return fits ? 0
+                : err_set(err, ERR_UNSUPPORTED,
+                          "rope_parameters: \"%s\" is not known in a model of type \"%s\"", rope->kind_name,
+                          a->model_type);
+}
+
 static int parse_rope_settings(struct json_reader *r, const json_t *settings, const char *path,
                                struct model_config *c)
 {
@@ -295,6 +321,8 @@ static int parse_rope_settings(struct json_reader *r, const json_t *settings, co
     else if (rope_parse(json_object_get(settings, "sliding_attention"), "rope_parameters.sliding_attention",
                         c->max_positions, 0, &c->rope_local, r->err) < 0)
         return -1;
+    if (rope_kind_check(&c->rope, a, r->err) < 0 || rope_kind_check(&c->rope_local, a, r->err) < 0)
+        return -1;
     return parse_partial_rotary(r, settings, c);
 }
 
@@ -309,10 +337,9 @@ static int parse_rope(struct json_reader *r, struct model_config *c)
 
 static int check_factors(const struct model_config *c, struct err *err)
 {
-    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
-    if (rope_check_factors(&c->rope, dim, err) < 0)
+    if (rope_check_factors(&c->rope, model_rotary(c, false), err) < 0)
         return -1;
-    return c->rope_local_set ? rope_check_factors(&c->rope_local, dim, err) : 0;
+    return c->rope_local_set ? rope_check_factors(&c->rope_local, model_rotary(c, true), err) : 0;
 }
 
 /* Reads no_rope_layers, which tells for each layer whether it is rotated and may be longer than the model. */
@@ -401,8 +428,8 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     if (!window_by_rule(r, c))
         window = 0;
     const struct arch *a = arch_of(c->arch);
-    if (a->delta)
-        return config_delta_parse(r, c);
+    if (a->delta || a->conv)
+        return a->delta ? config_delta_parse(r, c) : config_conv_parse(r, c);
     bool listed =
         /* Classes with the earlier rules check layer_types but do not follow it. */
         a->windows >= ARCH_WINDOW_FROM;
@@ -410,6 +437,8 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     memcpy(types, c->window_layer, sizeof(types));
     if (r->failed || parse_layer_types(r, c->layers, types) < 0)
         return -1;
+    if (a->last_full)
+        types[(c->layers - 1) / 8] &= (uint8_t)~(1u << (c->layers - 1) % 8);
     bool any = false, any_type = false;
     if (listed)
         memcpy(c->window_layer, types, sizeof(types));
@@ -444,22 +473,22 @@ static void parse_size(struct json_reader *r, const char *key, uint32_t most, ui
 static int parse_sizes(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
-    parse_size(r, "hidden_size", HIDDEN_MAX, a->hidden, &c->hidden);
+    parse_size(r, "hidden_size", CONFIG_HIDDEN_MAX, a->hidden, &c->hidden);
     parse_size(r, "num_hidden_layers", MODEL_LAYERS_MAX, a->layers, &c->layers);
-    parse_size(r, "num_attention_heads", HEADS_MAX, a->heads, &c->heads);
+    parse_size(r, "num_attention_heads", CONFIG_HEADS_MAX, a->heads, &c->heads);
     parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
     parse_size(r, "intermediate_size", CONFIG_FFN_MAX, a->ffn, &c->ffn);
     const json_t *kv_heads = json_object_get(r->object, "num_key_value_heads");
     /* null means as many as heads, while an absent key takes the architecture's default */
     c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads;
-    jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->kv_heads);
+    jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, CONFIG_HEADS_MAX, &c->kv_heads);
     c->head_dim = a->head_dim;
-    jr_u32(r, "head_dim", JR_OPTIONAL, 2, HEAD_DIM_MAX, &c->head_dim);
+    jr_u32(r, "head_dim", JR_OPTIONAL, 2, CONFIG_HEAD_DIM_MAX, &c->head_dim);
     c->max_positions = a->max_positions;
     jr_u32(r, "max_position_embeddings", JR_OPTIONAL, 1, 1 << 30, &c->max_positions);
     c->norm_eps = a->norm_eps;
-    jr_f64(r, "rms_norm_eps", JR_OPTIONAL, 1e-30, 1, &c->norm_eps);
-    if (r->failed)
+    jr_f64(r, arch_norm_eps_key(a), JR_OPTIONAL, 1e-30, 1, &c->norm_eps);
+    if (r->failed || (a->conv && config_block_ffn_parse(r, c) < 0))
         return -1;
     if (c->heads % c->kv_heads != 0)
         return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,
@@ -476,13 +505,14 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     if (a->heads_fill_hidden && (uint64_t)c->head_dim * c->heads != c->hidden)
         return jr_fail(r, "head_dim", "%u heads of %u are not as wide as hidden_size, %u", c->heads,
                        c->head_dim, c->hidden);
-    if (c->head_dim % 2 != 0 || c->head_dim > HEAD_DIM_MAX)
+    if (c->head_dim % 2 != 0 || c->head_dim > CONFIG_HEAD_DIM_MAX)
         return jr_fail(r, "head_dim",
                        "%u (hidden_size by num_attention_heads, where it is not given) is not an even number "
                        "of at most %d",
-                       c->head_dim, HEAD_DIM_MAX);
-    if ((uint64_t)c->heads * c->head_dim > HIDDEN_MAX)
-        return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim, HIDDEN_MAX);
+                       c->head_dim, CONFIG_HEAD_DIM_MAX);
+    if ((uint64_t)c->heads * c->head_dim > CONFIG_HIDDEN_MAX)
+        return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim,
+                       CONFIG_HIDDEN_MAX);
     return 0;
 }
 
@@ -517,6 +547,8 @@ static int parse_switches(struct json_reader *r, struct model_config *c)
     double scalar = a->attention_scalar;
     c->tied = a->tied;
     jr_bool(r, "tie_word_embeddings", JR_OPTIONAL, &c->tied);
+    if (a->conv)
+        jr_bool(r, "tie_embedding", JR_OPTIONAL, &c->tied);
     parse_biases(r, c);
     if (a->multipliers)
         parse_multipliers(r, c);
@@ -525,8 +557,12 @@ static int parse_switches(struct json_reader *r, struct model_config *c)
     if (a->bias_alike && c->qkv_bias != c->mlp_bias)
         return jr_fail(r, a->bias.ffn, "differs from %s, and a model of type \"%s\" has both or none",
                        a->bias.qkv, a->model_type);
+    if (a->unit_scores) {
+        c->attn_scale = 1;
+        jr_f64(r, "final_logit_softcapping", JR_OPTIONAL, 1e-6, 1e9, &c->logit_softcap);
+    }
     if (!(scalar > 0))
-        return 0;
+        return r->failed ? -1 : 0;
     c->attn_softcap =
         json_is_null(json_object_get(r->object, "attn_logit_softcapping")) ? 0 : a->attention_cap;
     c->logit_softcap = json_is_null(json_object_get(r->object, "final_logit_softcapping")) ? 0 : a->logit_cap;
@@ -635,7 +671,8 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     parse_dtype(document, &c);
     c.nested = json_is_true(json_object_get(document, "motley_nested"));
     if (parse_rope(&r, &c) < 0 || check_factors(&c, err) < 0 || parse_no_rope(&r, &c) < 0 ||
-        parse_window(&r, &c) < 0 || config_experts_parse(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
+        parse_window(&r, &c) < 0 || (arch_of(c.arch)->full_heads && config_heads_parse(&r, &c) < 0) ||
+        config_experts_parse(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
         parse_packing(document, &c, err) < 0 || jr_finish_loose(&r) < 0)
         return -1;
     *config = c;
@@ -721,7 +758,10 @@ int model_config_parse(const json_t *document, struct model_config *config, stru
     const struct arch_outer *outer = type ? arch_outer_find(type, NULL) : NULL;
     if (json_is_object(inner) || (outer && outer->flat))
         return parse_nested(document, json_is_object(inner) ? inner : NULL, config, err);
-    return parse_flat(document, "", config, err);
+    if (parse_flat(document, "", config, err) < 0)
+        return -1;
+    config->absent = config->nested ? 0 : model_sizes_absent(document);
+    return 0;
 }
 
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)

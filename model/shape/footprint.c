@@ -40,21 +40,17 @@ static uint64_t larger64(uint64_t a, uint64_t b)
 
 static struct footprint_shape shape_of(const struct model_config *c)
 {
-    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     return (struct footprint_shape){
         .hidden = c->hidden,
-        .q_width = q,
-        .kv_width = kv,
-        .qkv_width = q + 2 * kv,
         .ffn = c->experts ? larger(c->ffn, c->expert_ffn * c->experts_active) : c->ffn,
         .vocab = c->vocab,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
         .layers = c->layers,
         .experts = c->experts,
-        .delta_past = (MODEL_DELTA_TAPS - 1) * (2 * model_delta_keys(c) + model_delta_values(c)),
+        .delta_past = c->conv_taps
+                          ? (c->conv_taps - 1) * c->hidden
+                          : (MODEL_DELTA_TAPS - 1) * (2 * model_delta_keys(c) + model_delta_values(c)),
         .delta_state = model_delta_values(c) * c->delta_key_dim,
+        .per_layer = c->per_layer,
         .tied = c->tied,
     };
 }
@@ -122,6 +118,20 @@ static uint32_t head_rows(const struct model_config *config)
     return larger(HEAD_ROWS_MIN, rows / 16 * 16);
 }
 
+static void lends_make(struct footprint_model *m, const struct model_config *config)
+{
+    for (uint32_t i = 0; i < config->layers; i++) {
+        uint32_t lender = model_layer_lender(config, i), k = 0;
+        m->lender[i] = (uint16_t)lender;
+        if (lender == i)
+            continue;
+        while (m->lends[k].width > 0 && m->lends[k].layer != lender)
+            k++;
+        m->lends[k] = (struct footprint_lent){
+            .layer = lender, .width = 2 * model_layer_heads(config, lender).kv, .last = i};
+    }
+}
+
 int footprint_model_init(const struct model_config *config, const struct layer_method *method,
                          struct footprint_model *m, struct err *err)
 {
@@ -133,11 +143,11 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
     lora_sites_ranks(&method->lora, &least, &m->rank);
     if (packing_check(config, method, err) < 0 || kinds_make(m, config, method, err) < 0)
         return -1;
-    layer_embedding_tensors(config, method, &m->embedding);
+    layer_embedding_init(config, method, &m->embedding);
+    lends_make(m, config);
     layer_head_tensors(config, method, !config->tied, &m->head);
     layer_head_tensors(config, method, true, &m->head_alone);
-    uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
-    m->rotary = config->rope_local_set ? 2 * rotary : rotary;
+    m->rotary = model_rotary(config, false) + (config->rope_local_set ? model_rotary(config, true) : 0);
     m->head_rows = head_rows(config);
     return 0;
 }
@@ -151,7 +161,7 @@ const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_
 {
     const struct footprint_model *m = f->model;
     if (block == 0)
-        return &m->embedding;
+        return &m->embedding.tensors;
     if (block <= m->shape.layers)
         return &footprint_layer(m, block - 1)->tensors;
     return m->shape.tied && !f->shares_table && !f->copies_table ? &m->head_alone : &m->head;
@@ -190,6 +200,21 @@ uint64_t footprint_save_at(const struct footprint *f, uint32_t layer)
            saves_bytes(f, f->saves_from - f->layer_begin);
 }
 
+/* Places what passes by the residual stream. */
+static void beside_place(struct footprint *f, const struct footprint_options *o, uint64_t *at)
+{
+    const struct footprint_model *m = f->model;
+    struct footprint_slot *slot = &f->slot;
+    slot->own = take(at, o->tokens, f->own_width);
+    slot->own_d = take(at, f->own_learns ? o->tokens : 0, f->own_width);
+    for (uint32_t k = 0; k < FOOTPRINT_LENT; k++) {
+        slot->lent[k] = take(at, o->tokens, m->lends[k].width);
+        slot->lent_d[k] = take(at, o->train ? o->tokens : 0, m->lends[k].width);
+    }
+    slot->embedding = *at;
+    *at += f->has_embedding && f->own_learns ? kept_bytes(&m->embedding, f->tokens, false) : 0;
+}
+
 static void slot_place(struct footprint *f, const struct footprint_options *o)
 {
     struct footprint_slot *slot = &f->slot;
@@ -198,7 +223,7 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->ids = take(&at, o->tokens, 1);
     slot->positions = take(&at, o->tokens, 1);
     slot->row_ids = take(&at, o->tokens, 1);
-    slot->row_start = take(&at, o->rows + 1ull, 1);
+    slot->row_start = take(&at, o->rows + 2ull, 1);
     slot->step = take(&at, 1, 1);
     slot->label_index = take(&at, o->labelled, 1);
     slot->targets = take(&at, o->labelled, 1);
@@ -215,6 +240,7 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     at += saves_bytes(f, f->layers) - saves_bytes(f, f->saves_from - f->layer_begin);
     slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
     slot->router = take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
+    beside_place(f, o, &at);
     slot->bytes = at;
     f->slots = o->slots;
 }
@@ -249,18 +275,54 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
         if (kind_layers(f, kind, f->layers) > 0)
             need_add(f, &m->kinds[kind], o, &need);
     if (f->has_head)
-        need.panel = larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
-                                                                             : m->head_alone.panel_bytes);
+        need.panel =
+            larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.tensors.panel_bytes
+                                                                    : m->head_alone.panel_bytes);
+    if (f->has_embedding && f->own_width > 0) {
+        need_add(f, &m->embedding, o, &need);
+        need.save = larger64(need.save, f->own_learns ? 0 : kept_bytes(&m->embedding, f->tokens, false));
+    }
     w->d = take(&at, o->tokens, m->shape.hidden);
     w->inner = at;
     at += need.inner;
     w->save = at;
     at += need.save;
+    w->embedded = take(&at, f->has_embedding && f->own_learns ? o->tokens : 0, m->shape.hidden);
     w->panel = take(&at, need.panel / FIXED, 1);
     w->logits = take(&at, head, m->shape.vocab);
     w->head_x = take(&at, head, m->shape.hidden);
     w->head_n = take(&at, head, m->shape.hidden);
     w->bytes = at;
+}
+
+uint32_t footprint_cache_owner(const struct footprint *f, uint32_t layer)
+{
+    const uint16_t *lender = f->model->lender;
+    uint32_t owner = lender[layer];
+    if (owner >= f->layer_begin)
+        return owner;
+    owner = f->layer_begin;
+    while (lender[owner] != lender[layer])
+        owner++;
+    return owner;
+}
+
+uint32_t footprint_crossing(const struct footprint_model *m, uint32_t block, bool gradient)
+{
+    uint32_t next = block - 1, values = 0; /* the first layer behind the boundary */
+    if (!gradient || m->embedding.tensors.parameters > 0)
+        values = (m->shape.layers - next) * m->shape.per_layer;
+    for (uint32_t k = 0; k < FOOTPRINT_LENT; k++)
+        values += m->lends[k].layer < next && next <= m->lends[k].last ? m->lends[k].width : 0;
+    return values;
+}
+
+uint32_t footprint_crossing_most(const struct footprint_model *m, uint32_t begin, uint32_t end, bool gradient)
+{
+    uint32_t most = 0;
+    for (uint32_t block = begin; block <= end; block++)
+        most = larger(most, footprint_crossing(m, block, gradient));
+    return most;
 }
 
 uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
@@ -272,10 +334,11 @@ uint64_t footprint_cache_at(const struct footprint *f, uint32_t tokens, uint32_t
 {
     const struct footprint_shape *s = &f->model->shape;
     uint64_t values = 0;
-    for (uint32_t kind = 0; kind < f->model->kind_count; kind++) {
-        bool delta = f->model->kinds[kind].width[VALUE_ERROR] > 0;
-        values += kind_layers(f, kind, layers) *
-                  (delta ? (uint64_t)s->delta_past + s->delta_state : 2ull * tokens * s->kv_width);
+    for (uint32_t i = f->layer_begin; i < f->layer_begin + layers; i++) {
+        const struct layer_plan *plan = footprint_layer(f->model, i);
+        bool attends = plan->width[VALUE_MIXED] == 0 || plan->width[VALUE_LSE] > 0;
+        if (footprint_cache_owner(f, i) == i)
+            values += attends ? 2ull * tokens * plan->heads.kv : (uint64_t)s->delta_past + s->delta_state;
     }
     return values * FIXED;
 }
@@ -312,7 +375,7 @@ uint32_t footprint_alike(const struct footprint *f, uint32_t begin, uint32_t end
             list[count++] = (struct footprint_alike){&m->kinds[kind].tensors, alike};
     }
     if (begin == 0 && end > 0)
-        list[count++] = (struct footprint_alike){&m->embedding, 1};
+        list[count++] = (struct footprint_alike){&m->embedding.tensors, 1};
     if (begin < end && end == layers + 2)
         list[count++] = (struct footprint_alike){footprint_tensors(f, layers + 1), 1};
     return count;
@@ -366,7 +429,8 @@ static void buffers_count(struct footprint *f, const struct footprint_options *o
     f->weights += footprint_counted(f->rope_bytes);
     f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);
     f->activations = o->slots * footprint_counted(f->slot.bytes);
-    f->table_bytes = f->copies_table ? m->embedding.trained_bytes : 0;
+    const struct layer_tensor *table = &m->embedding.tensors.list[0];
+    f->table_bytes = f->copies_table ? aligned((uint64_t)table->rows * table->columns * FIXED) : 0;
     f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes) +
                  (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
 }
@@ -392,13 +456,16 @@ void footprint_of(const struct footprint_model *m, const struct footprint_option
     f->has_embedding = o->block_begin == 0;
     f->has_head = o->block_end == layers + 2;
     f->shares_table = f->has_embedding && f->has_head && m->shape.tied;
-    f->copies_table = f->has_head && !f->has_embedding && m->shape.tied && m->embedding.parameters > 0;
+    f->copies_table =
+        f->has_head && !f->has_embedding && m->shape.tied && m->embedding.tensors.list[0].trained;
     f->layer_begin = begin < end ? begin : end;
     f->layers = end - f->layer_begin;
     f->tokens = (o->tokens + LAYER_TOKENS_UNIT - 1) / LAYER_TOKENS_UNIT * LAYER_TOKENS_UNIT;
     f->head_rows = m->head_rows < o->tokens ? m->head_rows : o->tokens;
     f->saves_from = saves_from(f, o);
     f->split = o->train && o->split;
+    f->own_width = (layers - f->layer_begin) * m->shape.per_layer;
+    f->own_learns = o->train && m->embedding.tensors.parameters > 0 && f->own_width > 0;
     slot_place(f, o);
     workspace_place(f, o);
     buffers_count(f, o);

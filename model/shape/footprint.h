@@ -14,17 +14,18 @@
 
 /* The widths of a model, named as papers name them. */
 struct footprint_shape {
-    /* q_width = heads * head_dim, kv_width = kv_heads * head_dim, qkv_width = q_width + 2 * kv_width */
-    uint32_t hidden, q_width, kv_width, qkv_width;
+    uint32_t hidden;
     uint32_t ffn; /* width of the FFN; with experts, of all experts that a token passes, if that is more */
-    uint32_t vocab, heads, kv_heads, head_dim, layers;
+    uint32_t vocab, layers;
     uint32_t experts;
-    /* values that a gated delta net keeps of a row for its next tokens: the convolution's and the state's */
+    /* values that a layer without attention keeps of a row for its next tokens: those of the convolution, and
+     * those of a gated delta net's state */
     uint32_t delta_past, delta_state;
+    uint32_t per_layer; /* width of a token's own input to each layer */
     bool tied;
 };
 
-enum { FOOTPRINT_KINDS_MAX = 32 };
+enum { FOOTPRINT_KINDS_MAX = 32, FOOTPRINT_LENT = 2 };
 
 /* The data that all stages of a model share under one method. */
 struct footprint_model {
@@ -37,7 +38,14 @@ struct footprint_model {
     uint8_t kind_of[MODEL_LAYERS_MAX];                               /* kind of each layer */
     uint16_t kind_before[FOOTPRINT_KINDS_MAX][MODEL_LAYERS_MAX + 1]; /* [kind][n]: layers of that kind among
                                                                       * the first n */
-    struct layer_tensors embedding, head, head_alone; /* head_alone: a head with a matrix of its own */
+    struct layer_plan embedding;                                     /* block 0 */
+    struct layer_tensors head, head_alone; /* head_alone: a head with a matrix of its own */
+    /* The layers whose k and v each layer reads (model_layer_lender). Those that lend are at most two:
+     * `lends` has their numbers and the width of their k and v together, 0 where there is none. */
+    uint16_t lender[MODEL_LAYERS_MAX];
+    struct footprint_lent {
+        uint32_t layer, width, last; /* last: the last layer that reads them */
+    } lends[FOOTPRINT_LENT];
     uint32_t rotary; /* values in a row of the rotary tables, all tables together */
     uint32_t sparse_before[MODEL_LAYERS_MAX + 1]; /* [n]: layers with experts among the first n */
 };
@@ -76,6 +84,10 @@ struct footprint_slot {
     /* for the load-balancing loss of models with experts, in training: how often the rows' tokens chose each
      * expert, then the sums of the router's probabilities, f32 [2][rows, experts] */
     uint64_t router;
+    /* The layers' own inputs from the stage's first layer on, f32 [tokens, footprint.own_width], and lent k
+     * and v, [tokens, 2, kv]; in training their gradients (own_d: where block 0 is trained). */
+    uint64_t own, own_d, lent[FOOTPRINT_LENT], lent_d[FOOTPRINT_LENT];
+    uint64_t embedding; /* in training, what block 0 keeps for backward */
     uint64_t bytes;
 };
 
@@ -83,6 +95,7 @@ struct footprint_workspace {
     uint64_t d, inner; /* d: gradient of the residual stream, [tokens, hidden]; inner: memory that the steps
                           of a layer share */
     uint64_t save;     /* saved values of one layer, when slots do not hold them */
+    uint64_t embedded; /* where layers have inputs of their own: the embedding, made again for backward */
     uint64_t panel;    /* the piece of a packed matrix that is unpacked to fp32 */
     /* head_rows rows each: logits, and the inputs of the head before and after its norm */
     uint64_t logits, head_x, head_n;
@@ -102,6 +115,8 @@ struct footprint {
     bool split;
     uint32_t slots;
     struct footprint_workspace workspace;
+    uint32_t own_width; /* values of a token's inputs to the layers from the stage's first one on */
+    bool own_learns;    /* these inputs have a gradient */
     uint32_t head_rows; /* labelled positions whose logits are in memory at once */
     uint64_t rope_bytes, scalar_bytes;
     uint64_t table_bytes; /* bytes of the copied embedding; in training its gradient takes as many again */
@@ -151,6 +166,15 @@ const struct layer_tensors *footprint_tensors(const struct footprint *footprint,
  * in the slot. */
 uint64_t footprint_save_bytes(const struct footprint *footprint, uint32_t layer);
 uint64_t footprint_save_at(const struct footprint *footprint, uint32_t layer);
+/* Returns the number of values per token that cross, beside the residual stream, the boundary in front of
+ * block `block`, which is not block 0: inputs of the layers from there on, and k and v that were lent before
+ * it and are read behind it; or the number of their gradients. */
+uint32_t footprint_crossing(const struct footprint_model *model, uint32_t block, bool gradient);
+/* Returns the largest of these numbers in front of blocks begin to end, both inclusive. */
+uint32_t footprint_crossing_most(const struct footprint_model *model, uint32_t begin, uint32_t end,
+                                 bool gradient);
+/* Returns the layer whose place in the stage's KV cache has the k and v that `layer` reads. */
+uint32_t footprint_cache_owner(const struct footprint *footprint, uint32_t layer);
 /* A number of blocks that have the same tensors. */
 struct footprint_alike {
     const struct layer_tensors *tensors;
@@ -174,7 +198,7 @@ static inline uint64_t footprint_shard_buffers(const struct footprint_shard *sha
 {
     return footprint_counted(8 * shard->pieces);
 }
-/* Returns the bytes of a KV cache of `tokens` tokens: keys and values [2, tokens, kv_width] of each layer, or
+/* Returns the bytes of a KV cache of `tokens` tokens: keys and values [2, tokens, heads.kv] of each layer, or
  * the two states of a gated delta net; and those of the stage's first `layers` layers alone. */
 uint64_t footprint_cache_bytes(const struct footprint *footprint, uint32_t tokens);
 uint64_t footprint_cache_at(const struct footprint *footprint, uint32_t tokens, uint32_t layers);

@@ -319,7 +319,7 @@ int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *
 {
     double factor = 1;
     bool plain = true;
-    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    uint32_t dim = model_rotary(c, false);
     if (count != dim / 2)
         return err_set(err, ERR_CORRUPT, "gguf: rope_freqs.weight: %u divisors for %u frequencies", count,
                        dim / 2);

@@ -1,192 +1,56 @@
 /* Makes the steps of a layer, their backward, and the layout of their values. */
 #include "model/shape/layer.h"
 
+#include <math.h>
 #include <string.h>
 
-#include "model/shape/layer_tensors.h"
+#include "model/shape/layer_private.h"
 #include "model/shape/packing.h"
 
-struct maker {
-    struct tensor_maker tensors;
-    struct layer_plan *plan;
-};
-
 /* --- the steps, in the order of forward --- */
-
-static struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum layer_value in,
-                                   enum layer_value out, enum layer_value add)
-{
-    struct layer_step *step = &maker->plan->steps[maker->plan->step_count++];
-    *step = (struct layer_step){.kind = kind,
-                                .in = in,
-                                .out = out,
-                                .add = add,
-                                .norm = -1,
-                                .norm_k = -1,
-                                .conv = -1,
-                                .decay = -1,
-                                .dt_bias = -1};
-    return step;
-}
-
-static void norm_step(struct maker *maker, enum tensor_role role, enum layer_value in, enum layer_value out)
-{
-    uint32_t hidden = maker->tensors.config->hidden;
-    int32_t norm = tensor_vector(&maker->tensors, role, 0, hidden);
-    step_add(maker, STEP_NORM, in, out, VALUE_NONE)->norm = norm;
-    maker->plan->width[out] = hidden;
-}
-
-/* One matrix of a linear step: its LoRA target and its number of outputs. */
-struct target_matrix {
-    uint32_t target, outputs;
-};
-
-/* The product of every token, or of the tokens of each expert, with 'count' matrices of 'inputs' columns
- * each, whose outputs lie side by side. */
-struct product_shape {
-    enum layer_value in, out, add; /* add: the value that is added to the product, or VALUE_NONE */
-    uint32_t inputs, count;
-    const struct target_matrix *matrices;
-    bool bias, experts;
-};
-
-static void linear_step(struct maker *maker, const struct product_shape *shape)
-{
-    const struct model_config *config = maker->tensors.config;
-    const struct target_matrix *parts = shape->matrices;
-    struct layer_step *step = step_add(maker, STEP_LINEAR, shape->in, shape->out, shape->add);
-    step->inputs = shape->inputs;
-    step->member_count = shape->count;
-    step->experts = shape->experts;
-    for (uint32_t m = 0; m < shape->count; m++) {
-        step->members[m] = (struct layer_member){.target = parts[m].target,
-                                                 .outputs = parts[m].outputs,
-                                                 .column = step->outputs,
-                                                 .a = -1,
-                                                 .b = -1};
-        while (parts[m].target >> step->members[m].site > 1)
-            step->members[m].site++;
-        step->outputs += parts[m].outputs;
-    }
-    const struct layer_part *part = &maker->tensors.method->part;
-    uint32_t here = part->expert_end > 0 ? part->expert_end - part->expert_begin : config->experts;
-    tensor_linear(&maker->tensors, shape->experts ? here : 1, shape->bias, step);
-    maker->plan->width[shape->out] = step->outputs * (shape->experts ? config->experts_active : 1);
-}
-
-/* The values where the output of attention or FFN joins the residual stream. */
-struct join {
-    enum layer_value in, raw, post, stream, out; /* raw, post: the output before and after its own norm, in
-                                                    families that have one (config.post_norms) */
-    uint32_t inputs;
-    struct target_matrix matrix;
-    bool bias;
-    enum tensor_role norm;
-};
-
-/* Returns true where a factor multiplies what attention and FFN add to the residual stream. */
-static bool is_scaled(const struct model_config *config)
-{
-    return config->branch_scale > 0 && config->branch_scale != 1;
-}
-
-/* Adds the steps that multiply the output of attention or FFN with its last matrix and add the product to the
- * residual stream, after a norm where config.post_norms is set, and times config.branch_scale. */
-static void join_steps(struct maker *maker, const struct join *join)
-{
-    bool normed = maker->tensors.config->post_norms, apart = normed || is_scaled(maker->tensors.config);
-    linear_step(maker, &(struct product_shape){.in = join->in,
-                                               .out = apart ? join->raw : join->out,
-                                               .add = apart ? VALUE_NONE : join->stream,
-                                               .inputs = join->inputs,
-                                               .count = 1,
-                                               .matrices = &join->matrix,
-                                               .bias = join->bias});
-    if (!apart)
-        return;
-    if (normed)
-        norm_step(maker, join->norm, join->raw, join->post);
-    step_add(maker, STEP_ADD, normed ? join->post : join->raw, join->out, join->stream);
-    maker->plan->width[join->out] = maker->tensors.config->hidden;
-}
-
-/* Adds the steps of a gated delta net: one product makes q, k, v, the gate z and the two numbers of each head
- * that set decay and rate; then convolution, scaling of q and k to length 1, the delta rule, norm and gate.
- */
-static void delta_steps(struct maker *maker)
-{
-    const struct model_config *c = maker->tensors.config;
-    uint32_t *width = maker->plan->width;
-    uint32_t keys = model_delta_keys(c), values = model_delta_values(c), heads = c->delta_value_heads;
-    const struct target_matrix matrices[] = {{LORA_DELTA_QKV, 2 * keys + values},
-                                             {LORA_DELTA_Z, values},
-                                             {LORA_DELTA_B, heads},
-                                             {LORA_DELTA_A, heads}};
-    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
-    linear_step(maker, &(struct product_shape){.in = VALUE_NORM,
-                                               .out = VALUE_MIXED,
-                                               .add = VALUE_NONE,
-                                               .inputs = c->hidden,
-                                               .count = 4,
-                                               .matrices = matrices});
-    int32_t conv = tensor_conv(&maker->tensors, 2 * keys + values);
-    step_add(maker, STEP_CONV, VALUE_MIXED, VALUE_QKV, VALUE_NONE)->conv = conv;
-    step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
-    width[VALUE_QKV] = width[VALUE_QKV_NORM] = 2 * keys + values;
-    struct layer_step *step = step_add(maker, STEP_DELTA, VALUE_QKV_NORM, VALUE_ATT, VALUE_NONE);
-    step->scratch = 4ull * layer_delta_scratch(heads, c->delta_key_dim);
-    step->decay = tensor_vector(&maker->tensors, TENSOR_DELTA_DECAY, 0, heads);
-    step->dt_bias = tensor_vector(&maker->tensors, TENSOR_DELTA_DT_BIAS, 0, heads);
-    step = step_add(maker, STEP_NORM, VALUE_ATT, VALUE_ATT_NORM, VALUE_NONE);
-    step->norm = tensor_vector(&maker->tensors, TENSOR_DELTA_NORM, 0, c->delta_value_dim);
-    step_add(maker, STEP_GATE, VALUE_ATT_NORM, VALUE_GATED, VALUE_NONE);
-    width[VALUE_ERROR] = width[VALUE_ATT] = width[VALUE_ATT_NORM] = width[VALUE_GATED] = values;
-    join_steps(maker, &(struct join){.in = VALUE_GATED,
-                                     .stream = VALUE_X,
-                                     .out = VALUE_MID,
-                                     .inputs = values,
-                                     .matrix = {LORA_DELTA_OUT, c->hidden}});
-}
 
 static void attention_steps(struct maker *maker)
 {
     const struct model_config *c = maker->tensors.config;
     struct layer_plan *plan = maker->plan;
-    uint32_t gate = c->attn_gate ? c->heads * c->head_dim : 0;
-    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const struct model_heads h = plan->heads;
+    uint32_t q = h.q, kv = h.kv, gate = c->attn_gate ? q : 0, split = gate || h.k_is_v || h.borrowed;
     const struct target_matrix apart[] = {{LORA_Q, q + gate}, {LORA_K, kv}, {LORA_V, kv}},
                                packed = {LORA_QKV, q + 2 * kv};
     enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
     if (!c->no_pre_norms)
         norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
     linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_X : VALUE_NORM,
-                                               .out = gate ? VALUE_MIXED : VALUE_QKV,
+                                               .out = split ? VALUE_MIXED : VALUE_QKV,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
-                                               .count = c->packed_qkv ? 1 : 3,
+                                               .count = c->packed_qkv || h.borrowed ? 1 : 3 - h.k_is_v,
                                                .matrices = c->packed_qkv ? &packed : apart,
                                                .bias = c->qkv_bias});
-    if (gate) {
+    if (split) {
         step_add(maker, STEP_SPLIT, VALUE_MIXED, VALUE_QKV, VALUE_NONE);
-        plan->width[VALUE_QKV] = q + 2 * kv;
+        plan->width[VALUE_QKV] = h.qkv;
     }
     if (c->qk_norm != 0) {
         struct layer_step *step = step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
-        step->norm = tensor_vector(&maker->tensors, TENSOR_NORM_Q, 0, c->qk_norm == 1 ? c->head_dim : q);
-        step->norm_k = tensor_vector(&maker->tensors, TENSOR_NORM_K, 0, c->qk_norm == 1 ? c->head_dim : kv);
-        plan->width[VALUE_QKV_NORM] = q + 2 * kv;
+        step->norm = tensor_vector(&maker->tensors, TENSOR_NORM_Q, 0, c->qk_norm == 1 ? h.head_dim : q);
+        if (!h.borrowed)
+            step->norm_k =
+                tensor_vector(&maker->tensors, TENSOR_NORM_K, 0, c->qk_norm == 1 ? h.head_dim : kv);
+        plan->width[VALUE_QKV_NORM] = h.qkv;
     }
     step_add(maker, STEP_ROPE, qkv, qkv, VALUE_NONE);
+    if (plan->lends)
+        step_add(maker, STEP_LEND, qkv, qkv, VALUE_NONE);
     if (maker->tensors.method->sixteen) {
         step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
-        plan->width[qkv = VALUE_QKV_ROUNDED] = q + 2 * kv;
+        plan->width[qkv = VALUE_QKV_ROUNDED] = h.qkv;
     }
     struct layer_step *attention = step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
     if (c->attn_sinks)
-        attention->norm = tensor_vector(&maker->tensors, TENSOR_SINKS, 0, c->heads);
+        attention->norm = tensor_vector(&maker->tensors, TENSOR_SINKS, 0, h.heads);
     plan->width[VALUE_ATT] = q;
-    plan->width[VALUE_LSE] = c->heads;
+    plan->width[VALUE_LSE] = h.heads;
     if (gate) {
         step_add(maker, STEP_GATE, VALUE_ATT, VALUE_GATED, VALUE_NONE);
         plan->width[VALUE_GATED] = q;
@@ -225,11 +89,36 @@ static void dense_steps(struct maker *maker)
                                      .raw = VALUE_FFN_OUT,
                                      .post = VALUE_FFN_POST,
                                      .stream = VALUE_MID,
-                                     .out = VALUE_OUT,
+                                     .out = c->per_layer > 0 ? VALUE_FFN_MID : VALUE_OUT,
                                      .inputs = c->ffn,
                                      .matrix = {LORA_DOWN, c->hidden},
                                      .bias = c->mlp_bias,
                                      .norm = TENSOR_NORM_FFN_POST});
+}
+
+/* Adds the steps that multiply the layer's own input by a gate made from the stream, and add a product of
+ * that to the stream. */
+static void per_layer_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct target_matrix gate = {LORA_PER_LAYER_GATE, c->per_layer};
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_MID,
+                                               .out = VALUE_PER_LAYER_GATE,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 1,
+                                               .matrices = &gate});
+    step_add(maker, STEP_PAIR, VALUE_PER_LAYER_GATE, VALUE_PER_LAYER_PAIR, VALUE_NONE);
+    maker->plan->width[VALUE_PER_LAYER_PAIR] = 2 * c->per_layer;
+    glu_step(maker, VALUE_PER_LAYER_PAIR, VALUE_PER_LAYER_ACT, c->per_layer);
+    join_steps(maker, &(struct join){.in = VALUE_PER_LAYER_ACT,
+                                     .raw = VALUE_PER_LAYER_OUT,
+                                     .post = VALUE_PER_LAYER_POST,
+                                     .stream = VALUE_FFN_MID,
+                                     .out = VALUE_OUT,
+                                     .inputs = c->per_layer,
+                                     .matrix = {LORA_PER_LAYER_OUT, c->hidden},
+                                     .norm = TENSOR_NORM_PER_LAYER});
 }
 
 /* Adds the step that chooses experts by the scores `in`. On a rank that holds experts alone another rank has
@@ -237,19 +126,26 @@ static void dense_steps(struct maker *maker)
 static void route_step(struct maker *maker, enum layer_value in)
 {
     uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
-    struct layer_step *step = step_add(maker, STEP_ROUTE, in, VALUE_CHOSEN_WEIGHT, VALUE_NONE);
+    bool scaled = maker->tensors.config->experts_beside;
+    struct layer_step *step =
+        step_add(maker, STEP_ROUTE, in, scaled ? VALUE_ROUTER_WEIGHT : VALUE_CHOSEN_WEIGHT, VALUE_NONE);
     if (maker->tensors.config->router_biased && maker->plan->holds != HOLDS_EXPERTS)
         step->norm = tensor_router_bias(&maker->tensors);
     width[VALUE_CHOSEN] = width[VALUE_CHOSEN_WEIGHT] = active;
     width[VALUE_ROUTED_TOKEN] = width[VALUE_ROUTED_PLACE] = active;
     width[VALUE_ROUTED_EXPERT] = maker->tensors.config->expert_bias ? active : 0;
+    if (!scaled)
+        return;
+    width[VALUE_ROUTER_WEIGHT] = width[VALUE_EXPERT_SCALE] = active;
+    step_add(maker, STEP_WEIGH, VALUE_ROUTER_WEIGHT, VALUE_CHOSEN_WEIGHT, VALUE_NONE)->norm =
+        tensor_vector(&maker->tensors, TENSOR_EXPERT_SCALE, 0, maker->tensors.config->experts);
 }
 
-static void router_steps(struct maker *maker)
+static void router_steps(struct maker *maker, enum layer_value in)
 {
     const struct model_config *c = maker->tensors.config;
     const struct target_matrix router = {0, c->experts};
-    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+    linear_step(maker, &(struct product_shape){.in = in,
                                                .out = VALUE_PROBABILITIES,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
@@ -264,6 +160,7 @@ static void shared_steps(struct maker *maker)
 {
     const struct model_config *c = maker->tensors.config;
     const struct target_matrix down = {LORA_SHARED_DOWN, c->hidden}, score = {0, 1},
+                               packed = {LORA_SHARED_GATE_UP, 2 * c->shared_ffn},
                                gate_up[] = {{LORA_SHARED_GATE, c->shared_ffn},
                                             {LORA_SHARED_UP, c->shared_ffn}};
     bool scored = c->shared_scored;
@@ -271,17 +168,24 @@ static void shared_steps(struct maker *maker)
                                                .out = VALUE_SHARED_GATE_UP,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
-                                               .count = 2,
-                                               .matrices = gate_up});
+                                               .count = c->shared_packed ? 1 : 2,
+                                               .matrices = c->shared_packed ? &packed : gate_up});
     glu_step(maker, VALUE_SHARED_GATE_UP, VALUE_SHARED_ACT, c->shared_ffn);
+    if (!scored) {
+        join_steps(maker, &(struct join){.in = VALUE_SHARED_ACT,
+                                         .raw = VALUE_FFN_OUT,
+                                         .stream = VALUE_MID,
+                                         .out = VALUE_OUT,
+                                         .inputs = c->shared_ffn,
+                                         .matrix = down});
+        return;
+    }
     linear_step(maker, &(struct product_shape){.in = VALUE_SHARED_ACT,
-                                               .out = scored ? VALUE_SHARED_OUT : VALUE_OUT,
-                                               .add = scored ? VALUE_NONE : VALUE_MID,
+                                               .out = VALUE_SHARED_OUT,
+                                               .add = VALUE_NONE,
                                                .inputs = c->shared_ffn,
                                                .count = 1,
                                                .matrices = &down});
-    if (!scored)
-        return;
     linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
                                                .out = VALUE_SHARED_SCORE,
                                                .add = VALUE_NONE,
@@ -293,7 +197,8 @@ static void shared_steps(struct maker *maker)
     step_add(maker, STEP_COMBINE, VALUE_SHARED_OUT, VALUE_OUT, VALUE_MID);
 }
 
-static void expert_steps(struct maker *maker, enum layer_value in, enum layer_value stream)
+static void expert_steps(struct maker *maker, enum layer_value in, enum layer_value stream,
+                         enum layer_value out)
 {
     const struct model_config *c = maker->tensors.config;
     uint32_t *width = maker->plan->width, active = c->experts_active;
@@ -318,8 +223,57 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
                                                .matrices = &down,
                                                .bias = c->expert_bias,
                                                .experts = true});
-    step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, VALUE_OUT, stream);
+    step_add(maker, STEP_COMBINE, VALUE_EXPERT_OUT, out, stream);
+    width[out] = c->hidden;
+}
+
+/* Adds the steps of a dense FFN and of experts beside it, each with norms of its own. The router's norm has
+ * weights and a constant factor. */
+static void beside_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    uint32_t *width = maker->plan->width;
+    const struct target_matrix gate_up[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}},
+                               down = {LORA_DOWN, c->hidden};
+    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+                                               .out = VALUE_SHARED_GATE_UP,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 2,
+                                               .matrices = gate_up});
+    glu_step(maker, VALUE_SHARED_GATE_UP, VALUE_SHARED_ACT, c->ffn);
+    linear_step(maker, &(struct product_shape){.in = VALUE_SHARED_ACT,
+                                               .out = VALUE_DENSE_OUT,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->ffn,
+                                               .count = 1,
+                                               .matrices = &down});
+    norm_step(maker, TENSOR_NORM_DENSE_POST, VALUE_DENSE_OUT, VALUE_DENSE_POST);
+    norm_step(maker, TENSOR_ROUTER_SCALE, VALUE_MID, VALUE_ROUTER_NORM);
+    step_add(maker, STEP_ADD, VALUE_ROUTER_NORM, VALUE_ROUTER_IN, VALUE_NONE)->factor =
+        1 / sqrt((double)c->hidden);
+    width[VALUE_ROUTER_IN] = c->hidden;
+    router_steps(maker, VALUE_ROUTER_IN);
+    norm_step(maker, TENSOR_NORM_EXPERT, VALUE_MID, VALUE_EXPERT_NORM);
+    expert_steps(maker, VALUE_EXPERT_NORM, VALUE_NONE, VALUE_EXPERT_SUM);
+    norm_step(maker, TENSOR_NORM_EXPERT_POST, VALUE_EXPERT_SUM, VALUE_EXPERT_POST);
+    step_add(maker, STEP_ADD, VALUE_EXPERT_POST, VALUE_FFN_OUT, VALUE_DENSE_POST)->factor = 1;
+    width[VALUE_FFN_OUT] = c->hidden;
+    norm_step(maker, TENSOR_NORM_FFN_POST, VALUE_FFN_OUT, VALUE_FFN_POST);
+    step_add(maker, STEP_ADD, VALUE_FFN_POST, VALUE_OUT, VALUE_MID)->factor = 1;
     width[VALUE_OUT] = c->hidden;
+}
+
+/* Adds the steps of experts in the place of a dense FFN, and of the shared expert among them. */
+static void sparse_steps(struct maker *maker)
+{
+    bool shared = maker->tensors.config->shared_ffn > 0;
+    router_steps(maker, VALUE_FFN_NORM);
+    if (maker->plan->holds != HOLDS_ALL)
+        return;
+    if (shared)
+        shared_steps(maker);
+    expert_steps(maker, VALUE_FFN_NORM, shared ? VALUE_OUT : VALUE_MID, VALUE_OUT);
 }
 
 /* Adds all steps of a layer, or those of this rank's part; a rank that holds experts alone has no steps in a
@@ -330,28 +284,28 @@ static void layer_steps(struct maker *maker, bool sparse)
     if (plan->holds == HOLDS_EXPERTS) {
         if (sparse) {
             route_step(maker, VALUE_X);
-            expert_steps(maker, VALUE_X, VALUE_NONE);
+            expert_steps(maker, VALUE_X, VALUE_NONE, VALUE_OUT);
         }
         return;
     }
     if (model_layer_is_delta(maker->tensors.config, maker->tensors.layer))
         delta_steps(maker);
+    else if (model_layer_is_conv(maker->tensors.config, maker->tensors.layer))
+        conv_steps(maker);
     else
         attention_steps(maker);
     plan->second_half = plan->step_count;
     if (!maker->tensors.config->no_pre_norms)
         norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
-    if (!sparse) {
+    if (sparse)
+        maker->tensors.config->experts_beside ? beside_steps(maker) : sparse_steps(maker);
+    else
         dense_steps(maker);
-        return;
-    }
-    router_steps(maker);
-    if (plan->holds != HOLDS_ALL)
-        return;
-    bool shared = maker->tensors.config->shared_ffn > 0;
-    if (shared)
-        shared_steps(maker);
-    expert_steps(maker, VALUE_FFN_NORM, shared ? VALUE_OUT : VALUE_MID);
+    if (maker->tensors.config->per_layer > 0)
+        per_layer_steps(maker);
+    if (maker->tensors.config->layer_scaled)
+        step_add(maker, STEP_SCALE, VALUE_OUT, VALUE_OUT, VALUE_NONE)->norm =
+            tensor_layer_scale(&maker->tensors);
 }
 
 /* --- values in 16 bits --- */
@@ -382,7 +336,7 @@ static void sixteen_choose(struct layer_plan *plan, const struct layer_method *m
         return;
     plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_GATE_UP] = true;
     plan->sixteen[VALUE_SHARED_GATE_UP] = true;
-    plan->sixteen[VALUE_ATT] = plan->width[VALUE_MIXED] == 0;
+    plan->sixteen[VALUE_ATT] = plan->width[VALUE_GATED] == 0;
     for (uint32_t i = 0; i < sizeof(inputs) / sizeof(*inputs); i++)
         plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
 }
@@ -393,9 +347,12 @@ static void sixteen_choose(struct layer_plan *plan, const struct layer_method *m
 static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
+           value == VALUE_ROUTER_NORM || value == VALUE_ROUTER_IN || value == VALUE_EXPERT_NORM ||
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_SHARED_ACT ||
            value == VALUE_ATT_POST || value == VALUE_FFN_POST || value == VALUE_ATT_NORM ||
-           value == VALUE_GATED || (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
+           value == VALUE_FFN_MID || value == VALUE_PER_LAYER_ACT || value == VALUE_PER_LAYER_POST ||
+           value == VALUE_PER_LAYER_NORM || value == VALUE_GATED ||
+           (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
            (value == VALUE_QKV_ROUNDED &&
             /* QKV_ROUNDED is made again from QKV_NORM, which the norm's backward recomputes anyway */
             plan->width[VALUE_QKV_NORM] > 0);
@@ -406,6 +363,8 @@ static bool passes(const struct layer_plan *plan, enum layer_value value)
 {
     return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0 &&
             plan->width[VALUE_MIXED] == 0) ||
+           value == VALUE_PACKED || value == VALUE_DENSE_POST || value == VALUE_EXPERT_POST ||
+           value == VALUE_PER_LAYER_GATE ||
            /* outputs that are scaled, but not normed, before they are added */
            (value == VALUE_ATT_OUT && plan->width[VALUE_ATT_POST] == 0) ||
            (value == VALUE_FFN_OUT && plan->width[VALUE_FFN_POST] == 0);
@@ -468,6 +427,8 @@ static void kept_steps(struct layer_plan *plan)
         step->kept_z = step->ranks > 0;
         if (step->kept || step->kept_z)
             needed[step->in] = true;
+        if (step->kept)
+            needed[step->add] = true;
     }
 }
 
@@ -549,13 +510,13 @@ static void forward_place(struct layer_plan *plan)
 bool layer_gradient_is_stream(enum layer_value value)
 {
     return value == VALUE_X || value == VALUE_MID || value == VALUE_OUT || value == VALUE_ATT_POST ||
-           value == VALUE_FFN_POST;
+           value == VALUE_FFN_POST || value == VALUE_FFN_MID || value == VALUE_PER_LAYER_POST;
 }
 
 bool layer_gradient_in_place(enum layer_value value)
 {
     return value == VALUE_GATE_UP || value == VALUE_EXPERT_OUT || value == VALUE_SHARED_GATE_UP ||
-           value == VALUE_SHARED_OUT;
+           value == VALUE_SHARED_OUT || value == VALUE_PER_LAYER_PAIR;
 }
 
 enum layer_value layer_combine_weight(const struct layer_step *step)
@@ -565,7 +526,9 @@ enum layer_value layer_combine_weight(const struct layer_step *step)
 
 enum layer_value layer_gradient_of(enum layer_value value)
 {
-    return value == VALUE_QKV_NORM || value == VALUE_QKV_ROUNDED ? VALUE_QKV : value;
+    return value == VALUE_QKV_NORM || value == VALUE_QKV_ROUNDED     ? VALUE_QKV
+           : value == VALUE_DENSE_POST || value == VALUE_EXPERT_POST ? VALUE_FFN_OUT /* their sum */
+                                                                     : value;
 }
 
 /* Returns the value that a step's backward reads and forward did not keep, or VALUE_NONE. In a split backward
@@ -574,12 +537,12 @@ static enum layer_value backward_needs(const struct layer_plan *plan, const stru
                                        enum tape_kind kind, bool dropout)
 {
     bool late = step->split_in != LAYER_ABSENT, early = dropout && step->ranks > 0;
-    bool reads = step->kind == STEP_LINEAR
-                     ? step->trains && (kind == TAPE_BACKWARD_INPUT    ? late || early
-                                        : kind == TAPE_BACKWARD_WEIGHT ? !late
-                                                                       : true)
-                     : step->kind == STEP_ATTENTION || step->kind == STEP_NORM ||
-                           step->kind == STEP_QK_NORM || step->kind == STEP_DELTA || step->kind == STEP_GATE;
+    bool reads = step->kind == STEP_LINEAR ? step->trains && (kind == TAPE_BACKWARD_INPUT    ? late || early
+                                                              : kind == TAPE_BACKWARD_WEIGHT ? !late
+                                                                                             : true)
+                                           : step->kind == STEP_ATTENTION || step->kind == STEP_NORM ||
+                                                 step->kind == STEP_QK_NORM || step->kind == STEP_DELTA ||
+                                                 step->kind == STEP_GATE || step->kind == STEP_CONV;
     return reads && step->in != VALUE_X && !plan->kept[step->in] ? step->in : VALUE_NONE;
 }
 
@@ -644,8 +607,9 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     bool weights = step->kind == STEP_COMBINE && value == layer_combine_weight(step);
     /* where experts are on other ranks, their gradient of FFN_NORM is written before the first entry */
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
+    bool scales = value == VALUE_EXPERT_SCALE && step->kind == STEP_WEIGH;
     bool gates = value == VALUE_MIXED && (step->kind == STEP_GATE || step->kind == STEP_DELTA);
-    return weights || given || gates || layer_gradient_of(step->in) == value ||
+    return weights || given || scales || gates || layer_gradient_of(step->in) == value ||
            layer_gradient_of(step->out) == value;
 }
 
@@ -746,27 +710,20 @@ bool layer_alike(const struct model_config *config, const struct layer_method *m
     for (uint32_t site = 0; site < LORA_TARGET_COUNT && !method->full; site++)
         if (lora_rank_at(&method->lora, a, site) != lora_rank_at(&method->lora, b, site))
             return false;
-    return model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
+    const struct model_heads of_a = model_layer_heads(config, a), of_b = model_layer_heads(config, b);
+    return of_a.qkv == of_b.qkv && of_a.head_dim == of_b.head_dim && of_a.k_is_v == of_b.k_is_v &&
+           of_a.borrowed == of_b.borrowed && model_layer_lends(config, a) == model_layer_lends(config, b) &&
+           model_layer_ffn(config, a) == model_layer_ffn(config, b) &&
+           model_layer_is_sparse(config, a) == model_layer_is_sparse(config, b) &&
            model_layer_is_delta(config, a) == model_layer_is_delta(config, b) &&
+           model_layer_is_conv(config, a) == model_layer_is_conv(config, b) &&
            (!packed || config->packing.layer[a] == config->packing.layer[b]);
 }
 
-void layer_plan_init(const struct model_config *whole, const struct layer_method *method, uint32_t layer,
-                     struct layer_plan *plan)
+/* Places the values of a plan whose steps are made, and makes its tapes. */
+static void plan_finish(struct layer_plan *plan, const struct layer_method *method, uint32_t experts,
+                        uint32_t active)
 {
-    bool sparse = model_layer_is_sparse(whole, layer);
-    const struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
-    struct maker maker = {.tensors = {.config = config,
-                                      .whole = whole,
-                                      .method = method,
-                                      .layer = layer,
-                                      .out = &plan->tensors},
-                          .plan = plan};
-    uint32_t active = sparse ? config->experts_active : 0;
-    memset(plan, 0, sizeof(*plan));
-    plan->width[VALUE_X] = config->hidden;
-    plan->holds = method->part.holds;
-    layer_steps(&maker, sparse);
     sixteen_choose(plan, method);
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
@@ -777,10 +734,57 @@ void layer_plan_init(const struct model_config *whole, const struct layer_method
         step->forward_sum =
             step->kind == STEP_LINEAR && plan->sixteen[step->out] ? 4 * rows * step->outputs : LAYER_ABSENT;
     }
-    kept_place(plan, sparse ? config->experts : 0, active);
+    kept_place(plan, experts, active);
     kept_steps(plan);
     forward_place(plan);
     tape_make(plan, TAPE_BACKWARD, method->dropout, active, &plan->backward);
     tape_make(plan, TAPE_BACKWARD_INPUT, method->dropout, active, &plan->backward_input);
     tape_make(plan, TAPE_BACKWARD_WEIGHT, method->dropout, active, &plan->backward_weight);
+}
+
+void layer_plan_init(const struct model_config *whole, const struct layer_method *method, uint32_t layer,
+                     struct layer_plan *plan)
+{
+    bool sparse = model_layer_is_sparse(whole, layer);
+    struct model_config narrow = layer_part_config(whole, &method->part), *config = &narrow;
+    struct maker maker = {.tensors = {.config = config,
+                                      .whole = whole,
+                                      .method = method,
+                                      .layer = layer,
+                                      .out = &plan->tensors},
+                          .plan = plan};
+    memset(plan, 0, sizeof(*plan));
+    if (method->part.column_end == 0)
+        narrow.ffn = model_layer_ffn(whole, layer);
+    plan->width[VALUE_X] = config->hidden;
+    plan->holds = method->part.holds;
+    plan->heads = model_layer_heads(config, layer);
+    plan->lends = model_layer_lends(config, layer);
+    layer_steps(&maker, sparse);
+    plan_finish(plan, method, sparse ? config->experts : 0, sparse ? config->experts_active : 0);
+}
+
+void layer_embedding_init(const struct model_config *c, const struct layer_method *method,
+                          struct layer_plan *plan)
+{
+    struct maker maker = {.tensors = {.config = c, .whole = c, .method = method, .out = &plan->tensors},
+                          .plan = plan};
+    const struct target_matrix matrix = {LORA_PER_LAYER_MODEL, c->layers * c->per_layer};
+    memset(plan, 0, sizeof(*plan));
+    plan->width[VALUE_X] = c->hidden;
+    tensor_table(&maker.tensors, TENSOR_EMBEDDING,
+                 method->train_embedding || (c->tied && method->train_head));
+    if (c->per_layer > 0) {
+        tensor_table(&maker.tensors, TENSOR_PER_LAYER_TABLE, false);
+        linear_step(&maker, &(struct product_shape){.in = VALUE_X,
+                                                    .out = VALUE_PER_LAYER_ALL,
+                                                    .add = VALUE_NONE,
+                                                    .inputs = c->hidden,
+                                                    .count = 1,
+                                                    .matrices = &matrix});
+        step_add(&maker, STEP_NORM, VALUE_PER_LAYER_ALL, VALUE_PER_LAYER_NORM, VALUE_NONE)->norm =
+            tensor_vector(&maker.tensors, TENSOR_PER_LAYER_NORM, 0, c->per_layer);
+        plan->width[VALUE_PER_LAYER_NORM] = matrix.outputs;
+    }
+    plan_finish(plan, method, 0, 0);
 }

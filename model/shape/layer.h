@@ -29,8 +29,8 @@
 enum {
     LAYER_TOKENS_UNIT = 16,
     LAYER_TENSORS_MAX = 56,
-    LAYER_STEPS_MAX = 28,
-    LAYER_TAPE_MAX = 64,
+    LAYER_STEPS_MAX = 36,
+    LAYER_TAPE_MAX = 80,
     LAYER_MEMBERS_MAX = 4,
     LAYER_TARGETS_MAX = 24 /* most bits of enum lora_target */
 };
@@ -84,20 +84,29 @@ enum tensor_role {
     TENSOR_EMBEDDING,
     TENSOR_HEAD,
     TENSOR_NORM_FINAL,
-    TENSOR_NORM_INPUT,    /* the norm before attention */
-    TENSOR_NORM_ATT_POST, /* the norm of attention's output (Gemma) */
-    TENSOR_NORM_FFN,      /* the norm before the FFN */
-    TENSOR_NORM_FFN_POST, /* the norm of the FFN's output (Gemma) */
+    TENSOR_NORM_INPUT,       /* the norm before attention */
+    TENSOR_NORM_ATT_POST,    /* the norm of attention's output (Gemma) */
+    TENSOR_NORM_FFN,         /* the norm before the FFN */
+    TENSOR_NORM_FFN_POST,    /* the norm of the FFN's output (Gemma) */
+    TENSOR_NORM_DENSE_POST,  /* where experts stand beside a dense FFN: the norm of the FFN's own output, */
+    TENSOR_NORM_EXPERT,      /* the norm before the experts, */
+    TENSOR_NORM_EXPERT_POST, /* and that of their sum */
+    TENSOR_ROUTER_SCALE,     /* the weights of the norm before the router */
+    TENSOR_EXPERT_SCALE,     /* a factor of each expert's weights */
+    TENSOR_NORM_PER_LAYER,   /* the norm of what a layer makes of its own input (Gemma 4 E2B, E4B) */
+    TENSOR_PER_LAYER_TABLE,  /* of block 0: the tokens' part of these inputs, */
+    TENSOR_PER_LAYER_NORM,   /* and the norm of what is made of the embedding */
     TENSOR_NORM_Q,
     TENSOR_NORM_K,
     TENSOR_MATRIX, /* the matrix of `target` */
     TENSOR_BIAS,   /* the bias beside the matrix of `target` */
     TENSOR_ROUTER,
-    TENSOR_DELTA_CONV,    /* [channels, taps]: a gated delta net's convolution, always in fp32 */
+    TENSOR_DELTA_CONV,    /* [channels, taps]: the convolution of a layer, always in fp32 */
     TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
     TENSOR_DELTA_DT_BIAS, /* added to what the decay is made from */
     TENSOR_DELTA_NORM,    /* the norm of each head's output */
     TENSOR_SINKS,         /* the score of each head that has no value */
+    TENSOR_LAYER_SCALE,   /* the number that multiplies the layer's output; never trained */
     TENSOR_ROUTER_BIAS,   /* added to probabilities for the choice of experts; never trained */
     TENSOR_SHARED_SCORE,  /* the row whose product with a token weighs the shared expert */
     TENSOR_LORA_A,        /* [rank, inputs]: A of the adapter on the matrix of `target` */
@@ -146,9 +155,10 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
 
 enum layer_value {
     VALUE_X,
-    VALUE_NORM,        /* norm(x) */
-    VALUE_MIXED,       /* where there are gates: what they are made from, with q, k and v */
-    VALUE_QKV,         /* q, k and v side by side */
+    VALUE_NORM,   /* norm(x) */
+    VALUE_PACKED, /* what a packed gated delta net's matrices make; VALUE_MIXED has its parts apart */
+    VALUE_MIXED,  /* where there are gates: what they are made from, with q, k and v; where k is v: q and k */
+    VALUE_QKV,    /* q, k and v side by side */
     VALUE_QKV_NORM,    /* q, k and v after the norms of q and k */
     VALUE_QKV_ROUNDED, /* q, k and v in 16 bits, where attention reads them so */
     VALUE_ERROR,       /* what a gated delta net's state does not predict of v */
@@ -160,25 +170,43 @@ enum layer_value {
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
-    VALUE_SHARED_GATE_UP, /* gate and up, and their product, of the shared expert */
+    VALUE_SHARED_GATE_UP, /* gate and up, and their product, of the shared expert or of a dense FFN beside
+                             experts */
     VALUE_SHARED_ACT,
     VALUE_SHARED_OUT,    /* the shared expert's output, where a score weighs it */
     VALUE_SHARED_SCORE,  /* that score, then its logistic value */
     VALUE_SHARED_CHOSEN, /* u32: 0, the only choice of a router with one expert */
     VALUE_SHARED_WEIGHT, /* the weight of that choice */
+    VALUE_DENSE_OUT,     /* what the dense FFN beside experts makes, and its norm */
+    VALUE_DENSE_POST,
+    VALUE_ROUTER_NORM, /* where the router has a norm of its own: norm(mid), then times a factor */
+    VALUE_ROUTER_IN,
     VALUE_PROBABILITIES, /* the router's probabilities */
     VALUE_CHOSEN,        /* u32 [tokens, active]: numbers of the chosen experts */
+    VALUE_ROUTER_WEIGHT, /* where experts have factors: the weights before these, and each choice's factor */
+    VALUE_EXPERT_SCALE,
     VALUE_CHOSEN_WEIGHT,
     VALUE_ROUTED_TOKEN, /* u32: the token of each routed row, in order of experts (op_route_sort) */
     VALUE_ROUTED_PLACE,
     VALUE_ROUTED_EXPERT, /* u32: the expert of each routed row, where experts have biases */
     VALUE_OFFSETS,       /* u32 [experts + 1]: where each expert's routed rows begin */
+    VALUE_EXPERT_NORM,   /* norm(mid) where experts have a norm of their own */
     VALUE_ROUTED, /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
     VALUE_GATE_UP,
     VALUE_ACT,
     VALUE_EXPERT_OUT,
+    VALUE_EXPERT_SUM, /* where experts stand beside a dense FFN: their weighted sum, and its norm */
+    VALUE_EXPERT_POST,
     VALUE_FFN_OUT, /* the FFN's output, where it is normed or scaled before it is added */
     VALUE_FFN_POST,
+    VALUE_FFN_MID,        /* mid + FFN, where the layer has an input of its own */
+    VALUE_PER_LAYER_GATE, /* what that input is multiplied by, before its activation, */
+    VALUE_PER_LAYER_PAIR, /* the same with the input beside it, */
+    VALUE_PER_LAYER_ACT,  /* and the product */
+    VALUE_PER_LAYER_OUT,  /* what the product adds to the stream, and its norm */
+    VALUE_PER_LAYER_POST,
+    VALUE_PER_LAYER_ALL, /* of block 0: what the embedding gives all layers' inputs, and its norm */
+    VALUE_PER_LAYER_NORM,
     VALUE_OUT,
     VALUE_COUNT,
     VALUE_NONE = VALUE_COUNT
@@ -191,14 +219,20 @@ enum layer_step_kind {
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
-    STEP_SPLIT,     /* out = q, k and v of in, without the gates */
-    STEP_CONV,      /* out = silu of the causal convolution of in's first columns */
-    STEP_DELTA,     /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR */
-    STEP_GATE,      /* out = in times the gates in VALUE_MIXED: sigmoid, or silu in a gated delta net */
-    STEP_ADD,       /* out = add + config.branch_scale * in */
+    STEP_SPLIT, /* out = what of in is no gate, or k a second time as v, or VALUE_MIXED of VALUE_PACKED, or q
+                 * and the borrowed k and v */
+    STEP_LEND,  /* keeps k and v of in (= out) for later layers */
+    STEP_PAIR,  /* out = in, and the layer's own input beside it */
+    STEP_CONV,  /* out = the causal convolution of in's first columns, in a gated delta net its silu */
+    STEP_DELTA, /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR */
+    STEP_GATE,  /* out = in times the gates in VALUE_MIXED: their sigmoid, in a gated delta net their silu,
+                 * in a short convolution the gates themselves */
+    STEP_ADD,   /* out = add + factor * in */
+    STEP_SCALE, /* out = in times the layer's number, in place */
     STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places.
                  * With `out` VALUE_SHARED_WEIGHT the shared expert is the only one, and there are no places
                  */
+    STEP_WEIGH, /* out = in, the weights of chosen experts, times the experts' factors */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
     STEP_GLU,      /* out = f(gate) * up */
     STEP_COMBINE   /* out = add + weighted rows of in, one of each token where `in` is VALUE_SHARED_OUT */
@@ -219,10 +253,12 @@ struct layer_member {
 struct layer_step {
     enum layer_step_kind kind;
     enum layer_value in, out, add; /* add: VALUE_NONE if nothing is added */
-    /* indices in layer_tensors.list of a norm's weights, of the bias of STEP_ROUTE, or of the sinks of
-     * STEP_ATTENTION; norm_k: of k's norm; -1: none */
+    /* indices in layer_tensors.list of a norm's weights, of the bias of STEP_ROUTE, of the sinks of
+     * STEP_ATTENTION, of the number of STEP_SCALE, or of the factors of STEP_WEIGH; norm_k: of k's norm; -1:
+     * none */
     int32_t norm, norm_k;
     int32_t conv, decay, dt_bias; /* the same of STEP_CONV's weights and of STEP_DELTA's vectors */
+    double factor;                /* of STEP_ADD */
     /* The fields below, except `kept`, belong to linear steps alone. */
     bool experts; /* each expert has matrices of its own and multiplies the rows routed to it */
     uint32_t inputs, outputs, ranks; /* ranks: the sum of the members' ranks */
@@ -273,6 +309,8 @@ struct tape {
 
 struct layer_plan {
     struct layer_tensors tensors;
+    struct model_heads heads; /* those of attention that this part of the layer has */
+    bool lends;               /* there is a STEP_LEND */
     uint32_t step_count;
     /* NO_EXPERTS: the plan ends with the router's choice of experts; EXPERTS: x is the input of the router,
      * whose choice another rank has made */
@@ -319,6 +357,10 @@ static inline uint32_t layer_delta_scratch(uint32_t heads, uint32_t key_dim)
 /* Returns the value whose weights STEP_COMBINE reads. */
 enum layer_value layer_combine_weight(const struct layer_step *step);
 
+/* Makes the plan of block 0: the tensors of the embedding, and where layers have inputs of their own the
+ * steps from the embedding, VALUE_X, to the normed VALUE_PER_LAYER_NORM. */
+void layer_embedding_init(const struct model_config *config, const struct layer_method *method,
+                          struct layer_plan *plan);
 /* Makes the plan of a layer, counted from 0, under a method. config is within its limits (config.h). */
 void layer_plan_init(const struct model_config *config, const struct layer_method *method, uint32_t layer,
                      struct layer_plan *plan);
@@ -339,11 +381,8 @@ bool layer_tensor_alike(const struct layer_part *part, const struct layer_tensor
 enum { LAYER_DROPOUT_UNIT = 8 };
 bool layer_tensor_cut_fits(const struct layer_tensor *tensor, bool dropout);
 
-/* These functions write the tensors of block 0, and those of the last block: the final norm, and the head's
- * matrix if this rank needs one (own_matrix: the head is untied, or tied and the embedding is on another
- * rank). */
-void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
-                             struct layer_tensors *out);
+/* Writes the tensors of the last block: the final norm, and the head's matrix if this rank needs one
+ * (own_matrix: the head is untied, or tied and the embedding is on another rank). */
 void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
                         struct layer_tensors *out);
 

@@ -85,7 +85,8 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
     struct layer_tensors *out = maker->out;
     uint64_t values = values_of(tensor);
     out->moments8 = maker->method->moments8;
-    tensor->moments8 = out->moments8 && values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
+    bool table = tensor->role == TENSOR_EMBEDDING || tensor->role == TENSOR_PER_LAYER_TABLE;
+    tensor->moments8 = out->moments8 && values >= MOMENT8_VALUES_MIN && !table;
     if (out->moments8)
         out->moment_bytes += flat_piece_moment_bytes(tensor, values) * tensor->copies;
     else
@@ -127,16 +128,17 @@ static struct cut cut_of(const struct tensor_maker *maker, uint32_t target)
 {
     const struct layer_part *part = &maker->method->part;
     const struct model_config *c = maker->whole;
-    uint32_t kv = c->head_dim, q = c->heads / c->kv_heads * kv;
+    const struct model_heads h = model_layer_heads(c, maker->layer);
+    uint32_t kv = h.head_dim, q = h.heads / h.kv_heads * kv;
     bool heads = part->kv_head_end > 0, ffn = part->column_end > 0;
     switch (target) {
     case LORA_Q:
-        return (struct cut){.rows = heads, .begin = part->kv_head_begin * q, .whole = c->kv_heads * q};
+        return (struct cut){.rows = heads, .begin = part->kv_head_begin * q, .whole = h.q};
     case LORA_K:
     case LORA_V:
-        return (struct cut){.rows = heads, .begin = part->kv_head_begin * kv, .whole = c->kv_heads * kv};
+        return (struct cut){.rows = heads, .begin = part->kv_head_begin * kv, .whole = h.kv};
     case LORA_O:
-        return (struct cut){.columns = heads, .begin = part->kv_head_begin * q, .whole = c->kv_heads * q};
+        return (struct cut){.columns = heads, .begin = part->kv_head_begin * q, .whole = h.q};
     case LORA_GATE:
     case LORA_UP:
         return (struct cut){.rows = ffn, .begin = part->column_begin, .whole = c->ffn};
@@ -211,11 +213,11 @@ int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_
     return (int32_t)at;
 }
 
-int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels)
+int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels, uint32_t taps)
 {
     uint32_t at = tensor_add(maker, (struct layer_tensor){.role = TENSOR_DELTA_CONV,
                                                           .rows = channels,
-                                                          .columns = MODEL_DELTA_TAPS,
+                                                          .columns = taps,
                                                           .copies = 1,
                                                           .trained = maker->method->full});
     stack_place(maker, at, 1);
@@ -231,6 +233,15 @@ int32_t tensor_router_bias(struct tensor_maker *maker)
                                                           .columns = row ? experts : 1,
                                                           .copies = 1,
                                                           .vector = !row});
+    stack_place(maker, at, 1);
+    return (int32_t)at;
+}
+
+int32_t tensor_layer_scale(struct tensor_maker *maker)
+{
+    uint32_t at = tensor_add(
+        maker, (struct layer_tensor){
+                   .role = TENSOR_LAYER_SCALE, .rows = 1, .columns = 1, .copies = 1, .vector = true});
     stack_place(maker, at, 1);
     return (int32_t)at;
 }
@@ -289,7 +300,8 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
     uint32_t copy_begin = step->experts ? maker->method->part.expert_begin : 0;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
-        member->rank = member->target == 0 || maker->method->full
+        bool fused = step->experts && arch_of(maker->config->arch)->fused;
+        member->rank = member->target == 0 || maker->method->full || fused
                            ? 0
                            : lora_rank_at(&maker->method->lora, maker->layer, member->site);
         member->z = step->ranks;
@@ -351,27 +363,21 @@ void tensor_linear(struct tensor_maker *maker, uint32_t copies, bool bias, struc
     step->trains = maker->method->full || step->ranks > 0;
 }
 
-static void table_make(struct tensor_maker *maker, enum tensor_role role, bool trained)
+void tensor_table(struct tensor_maker *maker, enum tensor_role role, bool trained)
 {
     const struct model_config *config = maker->config;
+    bool per_layer = role == TENSOR_PER_LAYER_TABLE;
     trained = trained || maker->method->full;
     uint32_t at = tensor_add(
-        maker, (struct layer_tensor){.role = role,
-                                     .rows = config->vocab,
-                                     .columns = config->hidden,
-                                     .copies = 1,
-                                     .trained = trained,
-                                     .pack = trained ? PACK_F32 : table_pack(config, maker->method, role)});
+        maker,
+        (struct layer_tensor){.role = role,
+                              .rows = config->vocab,
+                              .columns = per_layer ? config->layers * config->per_layer : config->hidden,
+                              .copies = 1,
+                              .trained = trained,
+                              .pack = trained ? PACK_F32 : table_pack(config, maker->method, role)});
     stack_place(maker, at, 1);
     panel_for(maker->out, &maker->out->list[at]);
-}
-
-void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
-                             struct layer_tensors *out)
-{
-    struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
-    memset(out, 0, sizeof(*out));
-    table_make(&maker, TENSOR_EMBEDDING, method->train_embedding || (config->tied && method->train_head));
 }
 
 void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
@@ -381,32 +387,41 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
     memset(out, 0, sizeof(*out));
     tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
     if (own_matrix)
-        table_make(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
+        tensor_table(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
 }
 
 /* Returns the tensor's role in the table of architectures. */
 static enum arch_tensor arch_tensor_of(const struct model_config *config, const struct layer_tensor *tensor)
 {
-    static const enum arch_tensor alone[TENSOR_LORA_B + 1] = {[TENSOR_EMBEDDING] = ARCH_EMBEDDING,
-                                                              [TENSOR_HEAD] = ARCH_HEAD,
-                                                              [TENSOR_NORM_FINAL] = ARCH_NORM_FINAL,
-                                                              [TENSOR_NORM_INPUT] = ARCH_NORM_INPUT,
-                                                              [TENSOR_NORM_ATT_POST] =
-                                                                  ARCH_NORM_ATTENTION_POST,
-                                                              [TENSOR_NORM_FFN] = ARCH_NORM_FFN,
-                                                              [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
-                                                              [TENSOR_NORM_Q] = ARCH_NORM_Q,
-                                                              [TENSOR_NORM_K] = ARCH_NORM_K,
-                                                              [TENSOR_ROUTER] = ARCH_ROUTER,
-                                                              /* of biases, only the router's has no target */
-                                                              [TENSOR_BIAS] = ARCH_ROUTER,
-                                                              [TENSOR_SINKS] = ARCH_SINKS,
-                                                              [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
-                                                              [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
-                                                              [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
-                                                              [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM,
-                                                              [TENSOR_ROUTER_BIAS] = ARCH_ROUTER_BIAS,
-                                                              [TENSOR_SHARED_SCORE] = ARCH_SHARED_SCORE};
+    static const enum arch_tensor alone[TENSOR_LORA_B + 1] = {
+        [TENSOR_EMBEDDING] = ARCH_EMBEDDING,
+        [TENSOR_HEAD] = ARCH_HEAD,
+        [TENSOR_NORM_FINAL] = ARCH_NORM_FINAL,
+        [TENSOR_NORM_INPUT] = ARCH_NORM_INPUT,
+        [TENSOR_NORM_ATT_POST] = ARCH_NORM_ATTENTION_POST,
+        [TENSOR_NORM_FFN] = ARCH_NORM_FFN,
+        [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
+        [TENSOR_NORM_DENSE_POST] = ARCH_NORM_DENSE_POST,
+        [TENSOR_NORM_EXPERT] = ARCH_NORM_EXPERT,
+        [TENSOR_NORM_EXPERT_POST] = ARCH_NORM_EXPERT_POST,
+        [TENSOR_ROUTER_SCALE] = ARCH_ROUTER_SCALE,
+        [TENSOR_EXPERT_SCALE] = ARCH_EXPERT_SCALE,
+        [TENSOR_NORM_PER_LAYER] = ARCH_NORM_PER_LAYER,
+        [TENSOR_PER_LAYER_TABLE] = ARCH_PER_LAYER_TABLE,
+        [TENSOR_PER_LAYER_NORM] = ARCH_PER_LAYER_NORM,
+        [TENSOR_NORM_Q] = ARCH_NORM_Q,
+        [TENSOR_NORM_K] = ARCH_NORM_K,
+        [TENSOR_ROUTER] = ARCH_ROUTER,
+        /* of biases, only the router's has no target */
+        [TENSOR_BIAS] = ARCH_ROUTER,
+        [TENSOR_SINKS] = ARCH_SINKS,
+        [TENSOR_LAYER_SCALE] = ARCH_LAYER_SCALE,
+        [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
+        [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
+        [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
+        [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM,
+        [TENSOR_ROUTER_BIAS] = ARCH_ROUTER_BIAS,
+        [TENSOR_SHARED_SCORE] = ARCH_SHARED_SCORE};
     if (tensor->role == TENSOR_HEAD && config->tied)
         return ARCH_EMBEDDING;
     if (tensor->target == 0)
@@ -421,7 +436,9 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
     bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS ||
-                tensor->role == TENSOR_ROUTER_BIAS || tensor->role == TENSOR_SINKS;
+                tensor->role == TENSOR_ROUTER_BIAS || tensor->role == TENSOR_SINKS ||
+                tensor->role == TENSOR_LAYER_SCALE || tensor->role == TENSOR_ROUTER_SCALE ||
+                tensor->role == TENSOR_EXPERT_SCALE;
     const char *suffix = bare                            ? ""
                          : tensor->role == TENSOR_BIAS   ? ".bias"
                          : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"

@@ -14,8 +14,12 @@ struct tensor_maker {
 
 /* Adds a vector of `rows` values and returns its index. */
 int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_t target, uint32_t rows);
-/* Adds the convolution of a gated delta net's `channels` and returns its index. */
-int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels);
+/* Adds the convolution of `channels` over `taps` tokens and returns its index. */
+int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels, uint32_t taps);
+/* Adds a table with a row for each token, of the head, of the embedding, or of the layers' own inputs. */
+void tensor_table(struct tensor_maker *maker, enum tensor_role role, bool trained);
+/* Adds the number that multiplies the layer's output; returns its index. */
+int32_t tensor_layer_scale(struct tensor_maker *maker);
 /* Adds the vector that is added to the router's probabilities; returns its index. */
 int32_t tensor_router_bias(struct tensor_maker *maker);
 /* Adds a linear step's matrices, biases and adapters for `copies` experts. Fills the members' tensor indices

@@ -22,6 +22,8 @@ uint32_t lora_target_of(const char *module)
         if (strcmp(last, w_names[i]) == 0)
             return LORA_GATE << i;
     uint32_t target = lora_target_from_name(last);
+    if (target == LORA_DELTA_OUT && strstr(module, ".self_attn."))
+        return LORA_O; /* LFM2's name of it */
     bool shared = strstr(module, ".shared_expert") && (target & EXPERT_TARGETS);
     return shared ? target * (LORA_SHARED_GATE / LORA_GATE) : target;
 }
@@ -46,7 +48,7 @@ struct resolver {
     bool *named;        /* [name]: whether this name in targets matched */
     struct site *sites; /* [layers][LORA_TARGET_COUNT]: rank and alpha of each matrix */
     uint64_t steps;
-    uint32_t matched; /* mask of the targets found */
+    uint32_t takes, matched; /* masks of the targets that take adapters, and of those found */
     struct err *err;
 };
 
@@ -217,25 +219,28 @@ static int site_of(struct resolver *r, const struct module *module, struct site 
 static int visit(const struct block_tensor *tensor, void *arg)
 {
     struct resolver *r = arg;
-    struct module module = {.layer = tensor->block - 1};
+    uint32_t begin, end;
+    struct module module = {.layer = tensor->block - 1}; /* block 0: no layer's number */
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
     if (tensor->rank != 2 || tensor->bias || length <= 0)
         return 0;
     snprintf(module.name, sizeof(module.name), "%.*s", length, tensor->name);
     module.target = lora_target_of(module.name);
     module.expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
-    /* the experts of a file that keeps them as one tensor (gpt-oss) are no modules to peft */
-    if (module.target == 0 || (module.expert && r->config->expert_bias) ||
+    if (module.target == 0 || tensor->fused ||
         (module.expert && tensor->expert != 0 && tensor->expert + 1 != r->config->experts))
         return 0;
+    r->takes |= module.target;
     const char *last = strrchr(module.name, '.');
     snprintf(module.other, sizeof(module.other), "%.*s.%s", last ? (int)(last - module.name) : 0, module.name,
              lora_target_name(module.target));
-    struct site *site =
-        &r->sites[(size_t)module.layer * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(module.target)];
+    block_tensor_layers(r->config, tensor, &begin, &end);
+    struct site *site = &r->sites[(size_t)begin * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(module.target)];
     struct site before = *site;
     if (site_of(r, &module, site) < 0)
         return -1;
+    for (uint32_t i = 1; i < end - begin; i++)
+        site[(size_t)i * LORA_TARGET_COUNT] = *site;
     if (module.expert && tensor->expert > 0 && (before.rank != site->rank || before.alpha != site->alpha))
         return err_set(r->err, ERR_UNSUPPORTED,
                        "%s.%s: experts of a layer share one adapter's rank and alpha, and \"%s\" would have "
@@ -256,8 +261,13 @@ static void list_targets(uint32_t mask, char list[LIST_BYTES])
 {
     list[0] = '\0';
     for (uint32_t bit = 1; bit < LORA_ALL; bit <<= 1)
-        if (mask & bit & ~LORA_SHARED)
+        if (mask & bit)
             list_add(list, lora_target_name(bit));
+}
+
+static bool is_table(const char *name)
+{
+    return strcmp(name, "lm_head") == 0 || strcmp(name, "embed_tokens") == 0;
 }
 
 /* Refuses a name in targets that no module has, or a pattern that matches no adapted matrix. */
@@ -266,12 +276,18 @@ static int check_used(const struct resolver *r)
     const struct lora_rules *rules = r->rules;
     const char *where = r->defaults->where, *targets = r->defaults->targets;
     char list[LIST_BYTES];
-    list_targets(model_lora_targets(r->config) & (r->config->expert_bias ? LORA_ATTENTION : LORA_ALL), list);
+    list_targets(r->takes & (arch_of(r->config->arch)->fused ? (uint32_t)LORA_ALL : ~(uint32_t)LORA_SHARED),
+                 list);
     for (uint32_t i = 0; i < rules->targets.names.count; i++)
         if (!r->named[i] && (r->defaults->strict || r->matched == 0))
-            return err_set(r->err, ERR_INVALID,
-                           "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where, targets,
-                           rules->targets.names.names[i], list);
+            return is_table(rules->targets.names.names[i])
+                       ? err_set(r->err, ERR_UNSUPPORTED,
+                                 "%s.%s: \"%s\" takes no adapter (tables do not, matrices do); "
+                                 "modules_to_save trains it whole",
+                                 where, targets, rules->targets.names.names[i])
+                       : err_set(r->err, ERR_INVALID,
+                                 "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where,
+                                 targets, rules->targets.names.names[i], list);
     if (r->matched == 0 && rules->targets.names.count > 0)
         return err_set(r->err, ERR_INVALID, "%s.%s: exclude_modules leaves none of them", where, targets);
     if (r->matched == 0)
@@ -295,22 +311,22 @@ static int check_used(const struct resolver *r)
     return 0;
 }
 
-/* Checks that the shared expert has no adapters, and experts have them in every sparse layer or in none, and
- * with the method's own rank and alpha, because transformers keeps the experts of a layer as one tensor. */
+/* Checks that the shared expert has no adapters where experts may have some, and that experts have them in
+ * every sparse layer or in none, and with the method's own rank and alpha, because transformers keeps the
+ * experts of a layer as one tensor. */
 static int check_experts(const struct resolver *r)
 {
     const struct site *first = NULL;
     for (uint32_t layer = 0; layer < r->config->layers; layer++) {
         const struct site *sites = &r->sites[(size_t)layer * LORA_TARGET_COUNT];
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
-            if (LORA_SHARED >> i & 1 && sites[i].rank > 0)
+            if (!arch_of(r->config->arch)->fused && LORA_SHARED >> i & 1 && sites[i].rank > 0)
                 return err_set(r->err, ERR_UNSUPPORTED,
-                               "%s.%s: %s of the shared expert: peft takes its matrices' names for those of "
+                               "%s.%s: the shared expert: peft takes its matrices' names for those of "
                                "the other experts; leave them out with %s.exclude_modules "
                                "(\".*shared_expert.*\")",
-                               r->defaults->where, r->defaults->targets, lora_target_name(1u << i),
-                               r->defaults->where);
-        if (!model_layer_is_sparse(r->config, layer))
+                               r->defaults->where, r->defaults->targets, r->defaults->where);
+        if (!model_layer_is_sparse(r->config, layer) || arch_of(r->config->arch)->fused)
             continue;
         first = first ? first : sites;
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
@@ -371,7 +387,7 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
             defaults->where, defaults->targets);
     int status = resolver_init(&r);
     if (status == 0)
-        status = model_block_tensors(config, 1, config->layers + 1, visit, &r);
+        status = model_block_tensors(config, 0, config->layers + 1, visit, &r);
     if (status == 0)
         status = check_used(&r);
     if (status == 0)

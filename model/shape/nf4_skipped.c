@@ -9,6 +9,7 @@
 
 /* The storage kinds of a folder's matrices, collected during a walk over its tensors. */
 struct nf4_walk {
+    const struct model_config *config;
     uint8_t matrix[MODEL_LAYERS_MAX][MODEL_MATRICES];
     bool quantised, kept; /* whether any matrix of a layer is quantised, and whether any is not */
     uint8_t embedding, head, plain;
@@ -59,11 +60,15 @@ static int nf4_visit(const struct block_tensor *tensor, void *arg)
         walk->head = kind;
     if (site < 0)
         return 0;
-    uint8_t *at = &walk->matrix[tensor->block - 1][site];
-    if (tensor->expert == 0)
-        *at = kind;
-    else if (*at != kind)
-        *at = PACK_NF4; /* experts share one kind; if they differ, all count as quantised */
+    uint32_t begin, end;
+    block_tensor_layers(walk->config, tensor, &begin, &end);
+    for (uint32_t layer = begin; layer < end; layer++) {
+        uint8_t *at = &walk->matrix[layer][site];
+        if (tensor->expert == 0)
+            *at = kind;
+        else if (*at != kind)
+            *at = PACK_NF4; /* experts share one kind; if they differ, all count as quantised */
+    }
     walk->quantised = walk->quantised || kind == PACK_NF4 || pack_from_file((enum pack_kind)kind);
     walk->kept = walk->kept || kind != PACK_NF4;
     return 0;
@@ -73,6 +78,7 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
 {
     struct model_packing *packing = &config->packing;
     memset(packing, 0, sizeof(*packing));
+    walk->config = config;
     for (uint32_t i = 0; i < config->layers; i++)
         memset(walk->matrix[i], walk->absent, MODEL_MATRICES);
     model_block_tensors(config, 0, config->layers + 2, nf4_visit, walk);

@@ -7,11 +7,11 @@
 #include "model/shape/blocks.h"
 #include "model/files/pack.h"
 
-enum { PACKING_MATRICES_EARLIER = 9 }; /* matrices of a layer before there were gated delta nets */
+enum { PACKING_MATRICES_FIRST = 9 }; /* matrices of a layer in the first lists that were written */
 
 int packing_site(enum arch_tensor tensor)
 {
-    if (tensor >= ARCH_Q && tensor <= ARCH_SHARED_DOWN)
+    if (tensor >= ARCH_Q && tensor <= ARCH_PER_LAYER_MODEL)
         return (int)(tensor - ARCH_Q);
     if (tensor >= ARCH_EXPERT_GATE && tensor <= ARCH_EXPERT_DOWN)
         return (int)(tensor - ARCH_EXPERT_GATE) + __builtin_ctz(LORA_GATE);
@@ -124,9 +124,8 @@ static int ways_parse(const json_t *ways, struct model_packing *packing, struct 
     for (uint32_t way = 0; way < kept; way++)
         for (uint32_t m = 0; m < MODEL_MATRICES; m++) {
             const json_t *kinds = json_array_get(ways, way);
-            /* a list from before gated delta nets ends where their matrices begin */
-            bool earlier =
-                json_array_size(kinds) == PACKING_MATRICES_EARLIER && m >= PACKING_MATRICES_EARLIER;
+            /* an earlier list ends where the matrices begin that were not known then */
+            bool earlier = json_array_size(kinds) >= PACKING_MATRICES_FIRST && m >= json_array_size(kinds);
             int kind = earlier ? PACK_F32 : kind_parse(json_array_get(kinds, m));
             if (kind < 0)
                 return invalid("ways", err);

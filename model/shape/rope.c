@@ -126,6 +126,11 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
         rope->kind = ROPE_DYNAMIC;
         rope->original_max_positions = max_positions;
         jr_f64(&r, "factor", JR_REQUIRED, 1, 1e6, &rope->factor);
+    } else if (strcmp(kind, "proportional") == 0) {
+        rope->kind = ROPE_PROPORTIONAL;
+        rope->partial = 1;
+        jr_f64(&r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &rope->partial);
+        jr_f64(&r, "factor", JR_OPTIONAL, 1e-6, 1e6, &rope->factor);
     } else if (llama3) {
         llama3_read(&r, rope);
         original_read(&r, max_positions, beside, true, rope);
@@ -136,7 +141,7 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
     } else {
         return err_set(err, ERR_UNSUPPORTED,
                        "%s: the rotary scaling \"%.64s\" is not known; known are default, linear, llama3, "
-                       "yarn, longrope and dynamic",
+                       "yarn, longrope, dynamic and proportional",
                        path, kind);
     }
     return jr_finish_loose(&r);
@@ -166,7 +171,10 @@ json_t *rope_to_json(const struct rope_config *rope)
     bool original = rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN || rope->kind == ROPE_LONGROPE;
     json_object_set_new(object, "rope_theta", json_real(rope->theta));
     json_object_set_new(object, "rope_type", json_string(rope->kind_name));
-    if (original || rope->kind == ROPE_LINEAR || rope->kind == ROPE_DYNAMIC)
+    if (rope->kind == ROPE_PROPORTIONAL)
+        json_object_set_new(object, "partial_rotary_factor", json_real(rope->partial));
+    if (original || rope->kind == ROPE_LINEAR || rope->kind == ROPE_DYNAMIC ||
+        rope->kind == ROPE_PROPORTIONAL)
         json_object_set_new(object, "factor", json_real(rope->factor));
     if (original)
         json_object_set_new(object, "original_max_position_embeddings",
@@ -223,6 +231,11 @@ void model_rope_ramp(const struct rope_config *rope, uint32_t dim, double *first
     *last = low == high ? high + 0.001 : high;
 }
 
+uint32_t model_rope_rotated(const struct rope_config *rope, uint32_t dim)
+{
+    return (uint32_t)floor(rope->partial * dim / 2);
+}
+
 int model_rope_check(const struct rope_config *rope, uint32_t positions, struct err *err)
 {
     if (rope->kind == ROPE_OTHER)
@@ -261,14 +274,9 @@ int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, uint
             frequency *= 1 - blend + blend / rope->factor;
         else if (rope->kind == ROPE_LONGROPE)
             frequency /= (double)factors[i];
+        else if (rope->kind == ROPE_PROPORTIONAL)
+            frequency = i < model_rope_rotated(rope, dim) ? frequency / rope->factor : 0;
         inv_freq[i] = frequency;
     }
     return 0;
-}
-
-int model_rope_frequencies(const struct model_config *config, uint32_t positions, double *inv_freq,
-                           struct err *err)
-{
-    uint32_t dim = config->rotary_dim ? config->rotary_dim : config->head_dim;
-    return model_rope_frequencies_of(&config->rope, dim, positions, inv_freq, err);
 }

@@ -185,7 +185,7 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
         s->gguf ? arch_match_gguf(c->arch, s->name, &match) : arch_match_hf(c->arch, s->name, &match);
     /* layers behind the model's, which predict further tokens, are not used */
     known = known && match.layer < c->layers;
-    if (known && match.stacked && !s->gguf && arch->expert_bias)
+    if (known && match.stacked && !s->gguf && arch->fused == ARCH_FUSED_TURNED)
         return add_fused(m, s, &match, err);
     if (known && match.stacked)
         return add_stacked(m, s, &match, err);
@@ -409,7 +409,7 @@ static int read_rope_factors(struct model *m, uint32_t file, struct err *err)
 {
     static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
     struct rope_config *rope = &m->config.rope;
-    uint32_t dim = m->config.rotary_dim ? m->config.rotary_dim : m->config.head_dim;
+    uint32_t dim = model_rotary(&m->config, false);
     for (int i = 0; i < 2 && rope->kind == ROPE_LONGROPE; i++) {
         const struct gguf_tensor *t = gguf_tensor_find(m->gguf, names[i]);
         float *factors = i == 0 ? rope->short_factor : rope->long_factor;

@@ -97,6 +97,9 @@ static const struct registered {
     {"qwen3_moe", "Qwen2Tokenizer", false},
     {"qwen3_5", "Qwen3_5Tokenizer", true}, /* published files name Qwen2Tokenizer */
     {"qwen3_5_text", "Qwen3_5Tokenizer", false},
+    {"qwen3_5_moe", "Qwen3_5Tokenizer", true},
+    {"qwen3_5_moe_text", "Qwen3_5Tokenizer", true},
+    {"qwen3_next", "Qwen2Tokenizer", false},
     {"olmoe", "GPTNeoXTokenizer", false},
     {"gemma2", "GemmaTokenizer", false},
     {"gemma3", "GemmaTokenizer", false},

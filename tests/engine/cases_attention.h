@@ -100,7 +100,7 @@ static inline struct attention attention_draw_heads(struct trial *t, uint32_t to
     double scale = 0.25;
     if (tokens <= 48 && draw_below(t, 2) == 0) {
         heads = kv_heads = 1;
-        head_dim = 33 + draw_below(t, 224);
+        head_dim = 33 + draw_below(t, draw_below(t, 8) > 0 ? 224 : 480);
         scale = 1 / sqrt(head_dim);
     }
     return (struct attention){.heads = heads,

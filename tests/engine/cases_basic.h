@@ -154,6 +154,23 @@ static void softcap_want(struct trial *t)
         x[i] = cap * tanh(x[i] / cap);
 }
 
+static void scale_draw(struct trial *t)
+{
+    struct op_scale *o = &t->op.scale;
+    t->op.kind = OP_SCALE;
+    o->rows = draw_rows(t, 40);
+    o->width = draw_rows(t, 70);
+    bind(t, &o->x);
+    bind(t, &o->factor);
+}
+
+static void scale_want(struct trial *t)
+{
+    double *x = expected(t, "x"), factor = values(t, "factor")[0];
+    for (size_t i = 0; i < (size_t)t->op.scale.rows * t->op.scale.width; i++)
+        x[i] *= factor;
+}
+
 static void column_sum_draw(struct trial *t)
 {
     struct op_column_sum *o = &t->op.column_sum;
@@ -476,18 +493,20 @@ static void cross_entropy_draw(struct trial *t)
     o->cap = draw_below(t, 2) ? 1.5f : 0;
     o->gradient_scale = draw_below(t, 2) ? 0.25f : 0;
     bind(t, &o->logits);
-    bind_as(t, &o->targets, FILL_BELOW, o->vocab);
+    bind_as(t, &o->targets, FILL_TARGETS, o->vocab);
     bind_as(t, &o->loss, FILL_POSITIVE, 0);
 }
 
-static double cross_entropy_row(const struct op_cross_entropy *o, const double *x, size_t target)
+static double cross_entropy_row(const struct op_cross_entropy *o, const double *x, double target)
 {
     double cap = (double)o->cap, s = (double)o->smoothing, sum = 0, mean = 0, at = 0;
+    if (target < 0)
+        return 0;
     for (size_t j = 0; j < o->vocab; j++) {
         double z = cap > 0 ? cap * tanh(x[j] / cap) : x[j];
         sum += exp(z);
         mean += z / o->vocab;
-        at = j == target ? z : at;
+        at = (double)j == target ? z : at;
     }
     return log(sum) - (1 - s) * at - s * mean;
 }
@@ -498,7 +517,7 @@ static double cross_entropy_loss(const struct trial *t)
     const double *x = values(t, "logits"), *targets = values(t, "targets");
     double loss = 0;
     for (size_t i = 0; i < o->rows; i++)
-        loss += cross_entropy_row(o, x + i * o->vocab, (size_t)targets[i]);
+        loss += cross_entropy_row(o, x + i * o->vocab, targets[i]);
     return loss * (double)o->gradient_scale;
 }
 
@@ -508,7 +527,7 @@ static void cross_entropy_want(struct trial *t)
     const double *x = values(t, "logits"), *targets = values(t, "targets");
     double *loss = expected(t, "loss");
     for (size_t i = 0; i < o->rows; i++)
-        *loss += cross_entropy_row(o, x + i * o->vocab, (size_t)targets[i]);
+        *loss += cross_entropy_row(o, x + i * o->vocab, targets[i]);
 }
 
 /* Tolerances: a sum of n terms in fp32 loses about sqrt(n) * 6e-8 of its terms, an elementwise op a few
@@ -520,6 +539,7 @@ static const struct op_case basic_cases[] = {
     {.name = "add", .draw = add_draw, .want = add_want, .tolerance = 1.2e-7},
     {.name = "bias", .draw = bias_draw, .want = bias_want, .tolerance = 6e-8},
     {.name = "softcap", .draw = softcap_draw, .want = softcap_want, .tolerance = 2e-7},
+    {.name = "scale", .draw = scale_draw, .want = scale_want, .tolerance = 6e-8},
     {.name = "column_sum", .draw = column_sum_draw, .want = column_sum_want, .tolerance = 6e-8},
     {.name = "embed", .draw = embed_draw, .want = embed_want, .tolerance = 6e-8},
     {.name = "embed_backward", .draw = embed_backward_draw, .want = embed_backward_want, .tolerance = 1e-6},

@@ -9,7 +9,7 @@
 
 static void gate_set(struct trial *t, struct op_gate *o)
 {
-    o->kind = draw_below(t, 2) ? GATE_SILU : GATE_SIGMOID;
+    o->kind = (enum gate_kind)draw_below(t, 3);
     o->rows = draw_rows(t, 20);
     o->vectors = 1 + draw_below(t, 3);
     o->width = 1 + draw_below(t, 40);
@@ -21,7 +21,7 @@ static void gate_set(struct trial *t, struct op_gate *o)
 
 static double gate_times(enum gate_kind kind, double z)
 {
-    return (kind == GATE_SILU ? z : 1) / (1 + exp(-z));
+    return kind == GATE_PLAIN ? z : (kind == GATE_SILU ? z : 1) / (1 + exp(-z));
 }
 
 static void gate_draw(struct trial *t)
@@ -77,6 +77,8 @@ static void conv_set(struct trial *t, struct op_conv *o)
 {
     o->tokens = draw_rows(t, 30);
     o->width = 1 + draw_below(t, 90);
+    o->taps = 2 + draw_below(t, CONV_TAPS - 1);
+    o->plain = draw_below(t, 2);
     o->ldx = draw_ld(t, o->width);
     o->ldy = draw_ld(t, o->width);
     bind(t, &o->x);
@@ -101,10 +103,16 @@ static double conv_sum(const struct op_conv *o, const struct trial *t, size_t i,
     const double *x = values(t, "x"), *weight = values(t, "weight"), *positions = values(t, "positions");
     const struct array *past = array_named(t, "past");
     double sum = 0;
-    for (size_t j = 0; j < CONV_TAPS && j <= positions[i]; j++)
-        sum += weight[c * CONV_TAPS + CONV_TAPS - 1 - j] *
-               (j <= i ? x[(i - j) * o->ldx + c] : past->original[(CONV_TAPS - 1 + i - j) * o->width + c]);
+    for (size_t j = 0; j < o->taps && j <= positions[i]; j++)
+        sum += weight[c * o->taps + o->taps - 1 - j] *
+               (j <= i ? x[(i - j) * o->ldx + c] : past->original[(o->taps - 1 + i - j) * o->width + c]);
     return sum;
+}
+
+static double conv_value(const struct op_conv *o, const struct trial *t, size_t i, size_t c)
+{
+    double sum = conv_sum(o, t, i, c);
+    return o->plain ? sum : gate_times(GATE_SILU, sum);
 }
 
 static void conv_draw(struct trial *t)
@@ -125,13 +133,13 @@ static void conv_want(struct trial *t)
     double *y = expected(t, "y");
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t c = 0; c < o->width; c++)
-            y[i * o->ldy + c] = conv_sum(o, t, i, c) * gate_times(GATE_SIGMOID, conv_sum(o, t, i, c));
+            y[i * o->ldy + c] = conv_value(o, t, i, c);
     double *kept = past ? expected(t, "past") : NULL;
-    for (size_t i = 0; kept && o->tokens > 0 && i < CONV_TAPS - 1; i++)
+    size_t before = o->taps - 1;
+    for (size_t i = 0; kept && o->tokens > 0 && i < before; i++)
         for (size_t c = 0; c < o->width; c++)
-            kept[i * o->width + c] = i + o->tokens < CONV_TAPS - 1
-                                         ? past->original[(i + o->tokens) * o->width + c]
-                                         : x[(i + o->tokens - (CONV_TAPS - 1)) * o->ldx + c];
+            kept[i * o->width + c] = i + o->tokens < before ? past->original[(i + o->tokens) * o->width + c]
+                                                            : x[(i + o->tokens - before) * o->ldx + c];
 }
 
 static void conv_backward_draw(struct trial *t)
@@ -152,10 +160,8 @@ static double conv_loss(const struct trial *t)
     const double *dy = values(t, "dy");
     double loss = 0;
     for (size_t i = 0; i < o->tokens; i++)
-        for (size_t c = 0; c < o->width; c++) {
-            double s = conv_sum(o, t, i, c);
-            loss += dy[i * o->ldy + c] * s * gate_times(GATE_SIGMOID, s);
-        }
+        for (size_t c = 0; c < o->width; c++)
+            loss += dy[i * o->ldy + c] * conv_value(o, t, i, c);
     return loss;
 }
 
@@ -382,7 +388,7 @@ enum { PACKED_ROWS = 4, PACKED_TOKENS = 109, PACKED_HEADS = 2, PACKED_DIM = 16, 
 
 /* The ops of a gated delta net on the same inputs, with outputs of their own. */
 struct packed_run {
-    uint32_t begin, tokens, rows;
+    uint32_t begin, tokens, rows, taps; /* taps: of a convolution with silu; fewer than CONV_TAPS: without */
     struct operand x, weight, positions, q, k, v, gates, head, dout, work, row_start;
     struct operand out[PACKED_OUTPUTS]; /* y, dx, out, dq, dk, dv, da and db, rates; error; dweight */
 };
@@ -419,6 +425,8 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
                                  .width = D,
                                  .ldx = D,
                                  .ldy = D,
+                                 .taps = r->taps,
+                                 .plain = r->taps < CONV_TAPS,
                                  .x = packed_at(r, r->x, D),
                                  .weight = r->weight,
                                  .positions = packed_at(r, r->positions, 1)};
@@ -465,7 +473,8 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
     submit(b, (struct op){.kind = OP_DELTA_BACKWARD, .delta_backward = backward});
 }
 
-static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1], struct packed_run *run)
+static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1], uint32_t taps,
+                          struct packed_run *run)
 {
     enum { V = PACKED_HEADS * PACKED_DIM, T = PACKED_TOKENS };
     const float slow[PACKED_HEADS] = {-2.9957323f, -2.9957323f}; /* log 0.05 */
@@ -474,9 +483,9 @@ static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1
     for (uint32_t row = 0; row < PACKED_ROWS; row++)
         for (uint32_t t = starts[row]; t < starts[row + 1]; t++)
             positions[t] = t - starts[row];
-    *run = (struct packed_run){.tokens = T, .rows = PACKED_ROWS};
+    *run = (struct packed_run){.tokens = T, .rows = PACKED_ROWS, .taps = taps};
     run->x = normal(b, T * PACKED_DIM, copy);
-    run->weight = normal(b, PACKED_DIM * CONV_TAPS, copy);
+    run->weight = normal(b, PACKED_DIM * taps, copy);
     run->positions = bytes_in(b, positions, sizeof(positions), DTYPE_U32);
     struct operand *const wide[] = {&run->q, &run->k, &run->v, &run->dout};
     for (int i = 0; i < 4; i++)
@@ -494,17 +503,14 @@ static void packed_outputs(struct bench *b, struct packed_run *run)
         run->out[i] = bytes_in(b, zeros, sizeof(zeros), DTYPE_F32);
 }
 
-/* Four packed rows give, to the bit, what each gives alone: outputs and gradients, with slow decay, so that a
- * state or a convolution that crossed from one row to the next would show. `weights`: those of the
- * convolution's weights, too, which devices may add in another order. */
-static inline void packed_rows_are_single_rows_on(struct bench *b, bool weights)
+static void packed_rows_with_taps(struct bench *b, bool weights, uint32_t taps)
 {
     static const uint32_t starts[PACKED_ROWS + 1] = {0, 5, 75, 76, PACKED_TOKENS};
     static uint32_t first[PACKED_TOKENS * PACKED_HEADS * PACKED_DIM],
         second[PACKED_TOKENS * PACKED_HEADS * PACKED_DIM];
     struct packed_run packed, alone;
     struct err err;
-    packed_inputs(b, starts, &packed);
+    packed_inputs(b, starts, taps, &packed);
     alone = packed;
     packed_outputs(b, &packed);
     packed_outputs(b, &alone);
@@ -526,4 +532,13 @@ static inline void packed_rows_are_single_rows_on(struct bench *b, bool weights)
                 fail_msg("output %u differs at %u (%s, %s)", i, at, device_kind(b->device),
                          device_isa(b->device));
     }
+}
+
+/* Four packed rows give, to the bit, what each gives alone: outputs and gradients, with slow decay, so that a
+ * state or a convolution that crossed from one row to the next would show. `weights`: those of the
+ * convolution's weights, too, which devices may add in another order. */
+static inline void packed_rows_are_single_rows_on(struct bench *b, bool weights)
+{
+    for (uint32_t taps = CONV_TAPS - 1; taps <= CONV_TAPS; taps++)
+        packed_rows_with_taps(b, weights, taps);
 }

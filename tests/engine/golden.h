@@ -24,6 +24,19 @@ static const char *const families[] = {"llama",     "llama3-rope", "mistral", "q
                                        "qwen3-moe", "olmoe",       "gemma2",  "gemma3", "phi3",  "smollm3"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]), GOLDEN_STEPS = 20 };
 
+/* Returns the targets of the adapter in a folder. */
+static inline uint32_t adapter_targets(const char *model, const char *adapter)
+{
+    struct model_config config;
+    struct peft *peft;
+    struct err err;
+    check(model_config_load(model, &config, &err));
+    check(peft_open(adapter, &config, &peft, &err));
+    uint32_t targets = lora_sites_targets(peft_get_sites(peft));
+    peft_close(peft);
+    return targets;
+}
+
 /* Trains a golden model. kind is "lora", "full" or "full_aux" (with the load-balancing loss). o.steps says
  * how many of the golden run's 20 steps run; 0: all. After all steps of LoRA the adapter is compared, too. */
 static inline void run_golden(const char *name, const char *kind, const char *device_kind, uint32_t threads,
@@ -40,7 +53,7 @@ static inline void run_golden(const char *name, const char *kind, const char *de
         snprintf(path[i], sizeof(path[i]), "%s/%s", dir, files[i]);
     snprintf(key, sizeof(key), "%s_fp64", kind);
     json_t *expected = json_of(path[1]), *want = json_object_get(expected, key);
-    const json_t *settings = json_object_get(expected, lora ? "lora" : "full"), *target;
+    const json_t *settings = json_object_get(expected, lora ? "lora" : "full");
     struct dataset data;
     struct trainer trainer;
     struct train_result result;
@@ -56,8 +69,7 @@ static inline void run_golden(const char *name, const char *kind, const char *de
         o.adapter = path[2];
         o.lora = (struct lora_options){.rank = (uint32_t)json_integer_value(json_object_get(settings, "r")),
                                        .alpha = json_number_value(json_object_get(settings, "alpha"))};
-        json_array_foreach (json_object_get(settings, "targets"), i, target)
-            o.lora.targets |= lora_target_from_name(json_string_value(target));
+        o.lora.targets = adapter_targets(path[0], path[2]);
     }
     /* models whose weights come from a formula have losses and norms alone */
     o.gradients = strcmp(kind, "full_aux") == 0 || !file_exists(path[4]) ? NULL : path[4];

@@ -24,12 +24,13 @@ static const struct candidate candidates[] = {HARNESS_CANDIDATES};
 
 enum { CANDIDATES = sizeof(candidates) / sizeof(*candidates), PAD_MAX = 7, SLOPES_MAX = 5, SAMPLES = 24 };
 
-enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
+enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_TARGETS, FILL_STARTS, FILL_DISTINCT };
 
 struct array {
     struct operand *operand; /* the operand's field in the trial's op */
     enum fill fill;
-    uint32_t bound; /* the exclusive bound of FILL_BELOW and FILL_DISTINCT, the last value of FILL_STARTS */
+    uint32_t bound; /* the exclusive bound of FILL_BELOW, FILL_TARGETS (-1 is among them) and FILL_DISTINCT,
+                       the last value of FILL_STARTS */
     struct operand_use use;
     uint64_t count;   /* elements from the operand's first to its last, gaps included */
     uint64_t lead;    /* elements of the buffer before the operand */
@@ -258,6 +259,7 @@ static inline void fill_array(struct trial *t, struct array *a)
                       : a->fill == FILL_WIDE     ? draw_wide(t)
                       : a->fill == FILL_POSITIVE ? fabs(rand_stream_normal(&t->stream))
                       : a->fill == FILL_DISTINCT ? (double)i
+                      : a->fill == FILL_TARGETS  ? (double)draw_below(t, a->bound + 1) - 1
                                                  : draw_below(t, a->bound + (a->fill == FILL_STARTS));
     }
     if (a->fill == FILL_STARTS) {

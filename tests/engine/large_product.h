@@ -8,7 +8,18 @@
 struct large_product {
     uint32_t m, n, k, ldc;
     enum dtype compute;
+    bool stored; /* a and w are stored in the type that is computed in */
 };
+
+static inline struct operand large_product_stored(struct bench *b, struct operand x, uint64_t count,
+                                                  const struct large_product *p)
+{
+    if (!p->stored)
+        return x;
+    struct operand y = bytes_in(b, NULL, 2 * count, p->compute);
+    submit(b, (struct op){.kind = OP_CAST, .cast = {.count = count, .x = x, .y = y}});
+    return y;
+}
 
 /* Computes c[m, n] += a[m, k] w[n, k]^T, with rows of c ldc apart, on the bench's device, and checks it. */
 static inline void large_product_check(struct bench *b, const struct large_product *p)
@@ -18,6 +29,8 @@ static inline void large_product_check(struct bench *b, const struct large_produ
     double *a = doubles(m * k), *w = doubles(n * k), *old = doubles(m * ldc);
     float *got = malloc(4 * m * ldc);
     struct operand oa = normal(b, m * k, a), ow = normal(b, n * k, w), oc = normal(b, m * ldc, old);
+    oa = large_product_stored(b, oa, m * k, p);
+    ow = large_product_stored(b, ow, n * k, p);
     submit(b, (struct op){.kind = OP_GEMM,
                           .gemm = {.m = p->m,
                                    .n = p->n,
@@ -31,6 +44,9 @@ static inline void large_product_check(struct bench *b, const struct large_produ
                                    .lda = p->k,
                                    .ldb = p->k,
                                    .ldc = p->ldc,
+                                   .pack = !p->stored                 ? PACK_F32
+                                           : p->compute == DTYPE_BF16 ? PACK_BF16
+                                                                      : PACK_F16,
                                    .compute = p->compute}});
     check(buffer_read(oc.buffer, oc.at, got, 4 * m * ldc, &err));
     check(device_sync(b->device, &err));

@@ -13,7 +13,7 @@ SKIP = 77
 MOVERS = ("add_rows", "copy_rows", "bias_rows", "softcap", "adamw", "rope", "cross_entropy", "square_sums", "unpack_nf4",
           "unpack_blocks", "rmsnorm", "rmsnorm_backward", "dropout", "dropout_backward", "embed", "embed_backward",
           "gather_rows", "scatter_rows", "glu", "glu_backward", "cast")
-PREFETCHERS = ("units_128x128", "units_32x128", "units_128x32", "units_nf4_128x128", "units_nf4_32x128")
+PREFETCHERS = ("units_128x128", "units_nf4_eights_128x128", "units_32x128", "units_128x32", "units_nf4_128x128", "units_nf4_32x128")
 # Accesses, among them generic ones, and the function or kernel that the lines below a heading belong to.
 PTX = {"head": re.compile(r"\.entry (\w+)"), "access": re.compile(r"^\s*(?:@\S+ )?((?:ld|st|atom|red)\.\S+)"),
        "generic": re.compile(r"(?:ld|st|atom|red)\.(?!global|shared|param|local|const)"), "wide": re.compile(r"(?:ld|st)\.global\.v4"), "barrier": re.compile(r"\bbar\.sync"), "units": re.compile(r"\bmma\.sync"),

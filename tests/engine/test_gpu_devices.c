@@ -526,19 +526,25 @@ static void passes_give_the_same_numbers_recorded_or_not(void **state)
     }
 }
 
-/* A device keeps the passes of a limited number of keys. The least recently used ones are dropped, and are
- * recorded anew when their keys come again. */
+/* A device keeps the passes of a limited number of keys. Those that come again keep their places; passes that
+ * no longer come are dropped for others. */
 static void passes_kept_are_bounded(void **state)
 {
     (void)state;
-    enum { KEYS = 40, KEPT = 32 };
+    enum { KEYS = 80, KEPT = 64, TURNS = 40 };
     struct device *device = opened("emulated", "warp32");
     float ones[COUNT] = {1}, zeros[COUNT] = {0}, out[COUNT];
     struct buffer *x = filled(device, zeros, COUNT), *y = filled(device, ones, COUNT);
     for (int turn = 0; turn < 3; turn++)
-        for (uint64_t key = KEYS; key > 0; key--) /* Turn 0 sees all keys, turn 1 records them, and the last
-                                                     KEPT of these recordings are replayed in turn 2. */
+        for (uint64_t key = 1; key <= KEYS; key++) /* Turn 0 sees all keys, turn 1 records as many as there
+                                                      are places, and turn 2 replays those. */
             assert_int_equal(pass(device, x, y, key, 0, out), turn == 2 && key <= KEPT);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (uint64_t key = KEPT + 1; key <= KEYS; key++) {
+            bool replayed = pass(device, x, y, key, 0, out);
+            assert_true(turn > 0 || !replayed);
+            assert_true(turn + 1 < TURNS || replayed);
+        }
     buffer_destroy(x);
     buffer_destroy(y);
     device_close(device);

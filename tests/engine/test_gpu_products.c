@@ -70,20 +70,25 @@ static void what_a_device_cannot_multiply_is_not_taken(void **state)
 
 /* Checks a product of at least 64 tiles of 128 × 128, with partial tiles at both edges and gaps between c's
  * rows. */
-static void large_product(const char *isa, enum dtype compute)
+static void large_product(const char *isa, enum dtype compute, bool stored)
 {
     struct bench b;
     bench_open_gpu(&b, isa);
-    large_product_check(&b, &(struct large_product){1010, 1027, 19, 1030, compute});
+    large_product_check(
+        &b,
+        &(struct large_product){
+            .m = 1010, .n = 1027, .k = stored ? 40 : 19, .ldc = 1030, .compute = compute, .stored = stored});
     bench_close(&b);
 }
 
 static void large_products_are_their_definition(void **state)
 {
     (void)state;
-    large_product("warp32", DTYPE_F32);
-    large_product("warp32", DTYPE_BF16);
-    large_product("warp64", DTYPE_F16);
+    large_product("warp32", DTYPE_F32, false);
+    large_product("warp32", DTYPE_BF16, false);
+    large_product("warp64", DTYPE_F16, false);
+    large_product("warp32", DTYPE_F16, true);
+    large_product("warp64", DTYPE_BF16, true);
 }
 
 /* A card that drives a display ends kernels that run for seconds. A product that would is launched in parts
@@ -100,11 +105,11 @@ static void long_products_come_in_parts_where_a_watchdog_runs(void **state)
         struct gpu *gpu = (struct gpu *)b.device;
         gpu->info.units = 1;
         gpu->info.clock_khz = M / 2 * N * K / 8 / 1000 + 1;
-        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16});
+        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16, false});
         device_pass_counts(b.device, &counts);
         assert_int_equal(counts.launches, 1);
         gpu->info.watchdog = true;
-        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16});
+        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16, false});
         device_pass_counts(b.device, &counts);
         assert_int_equal(counts.launches, 3);
         bench_close(&b);
@@ -121,7 +126,7 @@ static void bf16_on_units_for_fp16_alone_is_right_and_told(void **state)
         bench_open_gpu(&b, "warp32");
         struct gpu *gpu = (struct gpu *)b.device;
         gpu->matrix = GPU_MATRIX_F16;
-        large_product_check(&b, &(struct large_product){130, 140, 19, 140, computes[i]});
+        large_product_check(&b, &(struct large_product){130, 140, 19, 140, computes[i], false});
         assert_int_equal(gpu->bf16_told, computes[i] == DTYPE_BF16);
         bench_close(&b);
     }

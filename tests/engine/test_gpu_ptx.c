@@ -142,6 +142,8 @@ static const struct product_kernel {
     {KERNEL_gemm_blocks_64x64, 64, 64, UNPACK_Q4_K},
     {KERNEL_gemm_blocks_16x64, 16, 64, UNPACK_Q4_K},
     {KERNEL_units_128x128, 128, 128, ELEMENT_BF16},
+    {KERNEL_units_eights_128x128, 128, 128, ELEMENT_BF16},
+    {KERNEL_units_nf4_eights_128x128, 128, 128, 1},
     {KERNEL_units_64x64, 64, 64, ELEMENT_BF16},
     {KERNEL_units_32x128, 32, 128, ELEMENT_F32},
     {KERNEL_units_128x32, 128, 32, ELEMENT_F32},
@@ -248,6 +250,39 @@ static void large_draw(struct trial *t)
     o->compute = computes[draw_below(t, 3)];
 }
 
+/* Draws a product of 72 tiles of 128 × 128 whose operands come in aligned eights, unless a is in fp32. */
+static void eights_draw(struct trial *t)
+{
+    static const enum pack_kind packs[] = {PACK_BF16, PACK_F16, PACK_NF4, PACK_NF4_DOUBLE};
+    struct op_gemm *o = &t->op.gemm;
+    t->op.kind = OP_GEMM;
+    o->pack = packs[draw_below(t, 4)];
+    const bool bf16 = o->pack == PACK_BF16 || (o->pack != PACK_F16 && draw_below(t, 2)),
+               plain = o->pack <= PACK_F16;
+    o->compute = bf16 ? DTYPE_BF16 : DTYPE_F16;
+    o->m = 1016;
+    o->n = 1040;
+    o->k = 16 * (1 + draw_below(t, 4));
+    o->transpose_a = draw_below(t, 2);
+    o->transpose_b = draw_below(t, 2);
+    o->alpha = 1;
+    o->lda = (o->transpose_a ? o->m : o->k) + 8 * draw_below(t, 2);
+    o->ldb = (o->transpose_b ? o->k : o->n) + (plain ? 8 * draw_below(t, 2) : 0);
+    o->ldc = o->n;
+    bind(t, &o->a);
+    if (plain)
+        bind(t, &o->b);
+    else
+        bind_as(t, &o->b, FILL_BELOW, 256);
+    if (o->pack == PACK_NF4_DOUBLE)
+        bind_as(t, &o->absmax, FILL_BELOW, 256);
+    else if (!plain)
+        bind(t, &o->absmax);
+    if (o->pack == PACK_NF4_DOUBLE)
+        bind(t, &o->scales);
+    bind(t, &o->c);
+}
+
 static void attention_fp32_draw(struct trial *t)
 {
     forward_draw(t);
@@ -262,6 +297,12 @@ static void attention_backward_fp32_draw(struct trial *t)
 
 static const struct op_case shape_cases[] = {
     {.name = "large", .draw = large_draw},
+    {.name = "eights",
+     .draw = eights_draw,
+     .prepare = gemm_packed_prepare,
+     .want = gemm_packed_want,
+     .tolerance = 2e-6,
+     .aligned = true},
     {.name = "attention_fp32", .draw = attention_fp32_draw, .aligned = true},
     {.name = "attention_backward_fp32",
      .draw = attention_backward_fp32_draw,

@@ -45,15 +45,27 @@ static void ops_give_the_same_bits_behind_every_driver(void **state)
     cases_run(expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), TRIALS);
 }
 
-/* The most bytes of shared memory that a kernel of the PTX declares. */
+/* The bytes of shared memory of one kernel of the PTX: what it declares, and what is declared for several
+ * kernels and named in it. */
+static unsigned long shared_of(const char *text, const char *kernel, const char *end)
+{
+    unsigned long bytes = 0;
+    for (const char *at = text; (at = strstr(at, ".shared .align ")); at++) {
+        const char *name = strstr(at, ".b8 ") + 4, *size = strchr(name, '[') + 1;
+        bool whole_file = at[-1] == '\n';
+        if (whole_file ? memmem(kernel, (size_t)(end - kernel), name, (size_t)(size - 1 - name)) != NULL
+                       : at > kernel && at < end)
+            bytes += strtoul(size, NULL, 10);
+    }
+    return bytes;
+}
+
 static unsigned long shared_most(const char *text)
 {
     unsigned long most = 0;
     for (const char *kernel = strstr(text, ".entry "), *next; kernel; kernel = next) {
-        unsigned long bytes = 0;
         next = strstr(kernel + 1, ".entry ");
-        for (const char *at = kernel; (at = strstr(at, "\t.shared ")) && (!next || at < next); at++)
-            bytes += strtoul(strchr(at, '[') + 1, NULL, 10);
+        unsigned long bytes = shared_of(text, kernel, next ? next : kernel + strlen(kernel));
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -319,8 +319,8 @@ static void halves_take_the_time_of_their_own_work(void **state)
     }
 }
 
-/* A bias has one value a row, however wide the model is. */
-static void wide_biases_stay_in_their_buffer(void **state)
+/* A bias, or the weights of a router's norm, have one value a row, however wide the model is. */
+static void wide_vectors_stay_in_their_buffer(void **state)
 {
     (void)state;
     struct err err;
@@ -337,6 +337,26 @@ static void wide_biases_stay_in_their_buffer(void **state)
     request.config = &wide;
     request.sequence_tokens = 4;
     request.seconds = 0.01;
+    check(profile_measure(device, &request, &document, &err));
+    json_decref(document);
+    wide.arch = MODEL_GEMMA4;
+    wide.qkv_bias = false;
+    wide.post_norms = wide.experts_beside = true;
+    wide.experts = 2;
+    wide.experts_active = 1;
+    wide.expert_ffn = 32;
+    check(profile_measure(device, &request, &document, &err));
+    json_decref(document);
+    /* layers that read what earlier ones lend, without those */
+    wide.experts_beside = false;
+    wide.experts = 0;
+    wide.hidden = 64;
+    wide.heads = wide.kv_heads = 2;
+    wide.layers = 24;
+    wide.kv_borrowers = 12;
+    wide.borrowers_wide = true;
+    wide.per_layer = 8;
+    wide.qk_norm = 1;
     check(profile_measure(device, &request, &document, &err));
     json_decref(document);
     device_close(device);
@@ -529,7 +549,7 @@ int main(void)
         cmocka_unit_test(a_profile_is_that_of_the_method_asked_for),
         cmocka_unit_test(a_mixture_is_measured_in_parts),
         cmocka_unit_test(halves_take_the_time_of_their_own_work),
-        cmocka_unit_test(wide_biases_stay_in_their_buffer),
+        cmocka_unit_test(wide_vectors_stay_in_their_buffer),
         cmocka_unit_test(a_packed_base_is_measured_as_nf4),
         cmocka_unit_test(what_slowed_one_shape_once_is_measured_away),
         cmocka_unit_test(a_noisy_profile_is_taken_again_or_said_to_be_noisy),

@@ -128,19 +128,24 @@ static inline void adapter_load(struct trainer *t, const char *dir)
             struct parameter p = stage_parameter_at(t->stages[s], i);
             uint64_t count = (uint64_t)p.rows * p.columns;
             float *values = malloc(4 * count);
-            uint32_t layer = 0;
-            assert_int_equal(sscanf(p.name, "model.layers.%u.", &layer), 1);
-            const char *module = strstr(p.name, "_proj");
-            while (module[-1] != '.')
-                module--;
-            char target[16];
-            snprintf(target, sizeof(target), "%.*s", (int)(strchr(module, '.') - module), module);
-            char which = strstr(p.name, "lora_A") ? 'A' : 'B';
-            check(peft_read(peft, layer, lora_target_from_name(target), which, values, count, &err));
+            char key[160];
+            snprintf(key, sizeof(key), "base_model.model.%s", p.name);
+            const struct safetensors_tensor *tensor = peft_find(peft_tensors(peft), key);
+            assert_non_null(tensor);
+            check(safetensors_read_f32(peft_tensors(peft), tensor, values, count, &err));
             check(stage_state_write(t->stages[s], i, STATE_VALUE, values, &err));
             free(values);
         }
     peft_close(peft);
+}
+
+/* At least as many values as cross a boundary for a token: the stream, inputs of layers, and two layers' k
+ * and v.
+ */
+static inline uint64_t boundary_width(const struct model_config *c)
+{
+    uint64_t kv = 2ull * c->kv_heads * c->head_dim + 2ull * c->full_kv_heads * c->full_head_dim;
+    return c->hidden + (uint64_t)c->layers * c->per_layer + (c->kv_borrowers > 0 ? kv : 0);
 }
 
 static inline void trainer_init(struct trainer *t, struct device *device, const struct train_options *o)
@@ -177,12 +182,12 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
         check(stage_create(device, t->model, &so, &t->stages[s], &err));
         if (o->loss_scale != 0)
             check(stage_loss_scale_set(t->stages[s], o->loss_scale, &err));
-        uint64_t bytes = 4ull * (tokens_max * config->hidden + 2ull * ROWS_MAX * config->experts);
+        uint64_t bytes = 4ull * (tokens_max * boundary_width(config) + 2ull * ROWS_MAX * config->experts);
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));
     }
     for (int i = 0; i < 2 && o->part_blocks > 0; i++)
-        check(buffer_create(device, 4ull * tokens_max * config->hidden, MEM_BUFFERS, "between",
+        check(buffer_create(device, 4ull * tokens_max * boundary_width(config), MEM_BUFFERS, "between",
                             &t->between[i], &err));
     if (o->adapter)
         adapter_load(t, o->adapter);

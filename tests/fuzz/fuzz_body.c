@@ -134,7 +134,12 @@ static void bring(const uint8_t *data, size_t size, size_t piece)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct httpd_limits limits = {8, 8, 1000, 1000, 1, 1 << 20};
+    static const struct httpd_limits limits = {.connections_max = 8,
+                                               .connections_per_address_max = 8,
+                                               .head_seconds_max = 1000,
+                                               .idle_seconds_max = 1000,
+                                               .bytes_per_second_min = 1,
+                                               .pending_bytes_max = 1 << 20};
     static const struct httpd_hooks hooks = {head, ready, malformed, NULL};
     struct err err;
     struct buf whole;

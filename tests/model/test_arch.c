@@ -17,7 +17,7 @@ static void every_name_is_recognised_as_itself(void **state)
     (void)state;
     for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
         const struct arch *arch = arch_of((enum model_arch)a);
-        for (int t = 0; t < (arch->sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER); t++) {
+        for (int t = 0; t < (arch->sparse ? ARCH_EXPERTS_GATE_UP : ARCH_ROUTER); t++) {
             char name[ARCH_NAME_MAX], again[ARCH_NAME_MAX];
             struct arch_match match;
             if (!arch->sparse && t >= ARCH_SHARED_GATE && t <= ARCH_SHARED_DOWN)
@@ -86,6 +86,8 @@ static const struct {
     {MODEL_MIXTRAL, false, "model.layers.2.mlp.gate.weight", ARCH_ROUTER, 2, 0, false},
     {MODEL_MIXTRAL, false, "model.layers.2.mlp.experts.gate_up_proj", ARCH_EXPERT_GATE, 2, 0, true},
     {MODEL_OLMOE, false, "model.layers.2.mlp.experts.down_proj", ARCH_EXPERT_DOWN, 2, 0, true},
+    {MODEL_GRANITE_MOE, false, "model.layers.2.block_sparse_moe.output_linear.weight", ARCH_EXPERT_DOWN, 2, 0,
+     true},
     {MODEL_MIXTRAL, true, "blk.4.ffn_up_exps.weight", ARCH_EXPERT_UP, 4, 0, true},
     /* this is the form of files from 2023 */
     {MODEL_MIXTRAL, true, "blk.4.ffn_down.6.weight", ARCH_EXPERT_DOWN, 4, 6, false},

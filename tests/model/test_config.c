@@ -15,166 +15,21 @@
 #include "model/shape/blocks.h"
 #include "model/shape/config.h"
 
-#define TWELVE "1,1,1.1,1.2,1.3,1.4,2,3,4.5,6,7,8"
-#define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* factors of 48 frequencies */
-
-/* The config.json of openai/gpt-oss, but for layer_types, which are the class's own. */
-#define GPT_OSS(layers, experts)                                                                             \
-    "{'architectures':['GptOssForCausalLM'],'model_type':'gpt_oss','attention_bias':true,"                   \
-    "'attention_dropout':0.0,'eos_token_id':200002,'experts_per_token':4,'head_dim':64,'hidden_act':'silu'," \
-    "'hidden_size':2880,'initial_context_length':4096,'initializer_range':0.02,'intermediate_size':2880,"    \
-    "'max_position_embeddings':131072,'num_attention_heads':64,'num_experts_per_tok':4,"                     \
-    "'num_hidden_layers':" #layers ",'num_key_value_heads':8,'num_local_experts':" #experts                  \
-    ",'output_router_logits':false,'pad_token_id':199999,'quantization_config':{'modules_to_not_convert':["  \
-    "'model.layers.*.self_attn','model.layers.*.mlp.router','model.embed_tokens','lm_head'],"                \
-    "'quant_method':'mxfp4'},'rms_norm_eps':1e-05,'rope_scaling':{'beta_fast':32.0,'beta_slow':1.0,"         \
-    "'factor':32.0,'original_max_position_embeddings':4096,'rope_type':'yarn','truncate':false},"            \
-    "'rope_theta':150000,'router_aux_loss_coef':0.9,'sliding_window':128,'swiglu_limit':7.0,"                \
-    "'tie_word_embeddings':false,'use_cache':true,'vocab_size':201088}"
-
-static const struct published {
-    const char *name;
-    uint64_t params;
-    const char *json;
-} published[] = {
-    {"Llama-3.1-8B", 8030261248u,
-     "{'architectures':['LlamaForCausalLM'],'model_type':'llama','hidden_size':4096,'intermediate_size':"
-     "14336,"
-     "'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':128256,"
-     "'max_position_embeddings':131072,'rms_norm_eps':1e-05,'hidden_act':'silu','attention_bias':false,"
-     "'rope_theta':500000.0,'rope_scaling':{'factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,"
-     "'original_max_position_embeddings':8192,'rope_type':'llama3'},'bos_token_id':128000,"
-     "'eos_token_id':[128001,128008,128009],'tie_word_embeddings':false,'torch_dtype':'bfloat16'}"},
-    {"Llama-3.1-70B", 70553706496u,
-     "{'model_type':'llama','hidden_size':8192,'intermediate_size':28672,'num_attention_heads':64,"
-     "'num_hidden_layers':80,'num_key_value_heads':8,'vocab_size':128256,'rope_theta':500000.0}"},
-    {"Llama-3.1-405B", 405853388800u,
-     "{'model_type':'llama','hidden_size':16384,'intermediate_size':53248,'num_attention_heads':128,"
-     "'num_hidden_layers':126,'num_key_value_heads':8,'vocab_size':128256,'rope_theta':500000.0}"},
-    {"Llama-3.2-1B", 1235814400u,
-     "{'model_type':'llama','hidden_size':2048,'intermediate_size':8192,'num_attention_heads':32,'head_dim':"
-     "64,"
-     "'num_hidden_layers':16,'num_key_value_heads':8,'vocab_size':128256,'tie_word_embeddings':true}"},
-    {"SmolLM2-135M", 134515008u,
-     "{'model_type':'llama','hidden_size':576,'intermediate_size':1536,'num_attention_heads':9,"
-     "'num_hidden_layers':30,'num_key_value_heads':3,'vocab_size':49152,'tie_word_embeddings':true}"},
-    {"Mistral-7B-v0.1", 7241732096u,
-     "{'model_type':'mistral','architectures':['MistralForCausalLM'],'hidden_size':4096,'intermediate_size':"
-     "14336,"
-     "'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':32000,"
-     "'sliding_window':4096}"},
-    {"Mixtral-8x7B-v0.1", 46702792704u,
-     "{'model_type':'mixtral','hidden_size':4096,'intermediate_size':14336,'num_attention_heads':32,"
-     "'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':32000,'num_local_experts':8,"
-     "'num_experts_per_tok':2,'sliding_window':null,'rope_theta':1000000.0}"},
-    {"Qwen2.5-7B", 7615616512u,
-     "{'model_type':'qwen2','hidden_size':3584,'intermediate_size':18944,'num_attention_heads':28,"
-     "'num_hidden_layers':28,'num_key_value_heads':4,'vocab_size':152064,'use_sliding_window':false,"
-     "'sliding_window':131072,'max_window_layers':28}"},
-    {"Qwen2.5-0.5B", 494032768u,
-     "{'model_type':'qwen2','hidden_size':896,'intermediate_size':4864,'num_attention_heads':14,"
-     "'num_hidden_layers':24,'num_key_value_heads':2,'vocab_size':151936,'tie_word_embeddings':true}"},
-    {"Qwen3-8B", 8190735360u,
-     "{'model_type':'qwen3','hidden_size':4096,'intermediate_size':12288,'num_attention_heads':32,'head_dim':"
-     "128,"
-     "'num_hidden_layers':36,'num_key_value_heads':8,'vocab_size':151936}"},
-    {"Qwen3-30B-A3B", 30532122624u,
-     "{'model_type':'qwen3_moe','hidden_size':2048,'intermediate_size':6144,'moe_intermediate_size':768,"
-     "'num_attention_heads':32,'head_dim':128,'num_hidden_layers':48,'num_key_value_heads':4,'vocab_size':"
-     "151936,"
-     "'num_experts':128,'num_experts_per_tok':8,'norm_topk_prob':true,'decoder_sparse_step':1,"
-     "'mlp_only_layers':[]}"},
-    {"Qwen3-235B-A22B", 235093634560u,
-     "{'model_type':'qwen3_moe','hidden_size':4096,'intermediate_size':12288,'moe_intermediate_size':1536,"
-     "'num_attention_heads':64,'head_dim':128,'num_hidden_layers':94,'num_key_value_heads':4,'vocab_size':"
-     "151936,"
-     "'num_experts':128,'num_experts_per_tok':8,'norm_topk_prob':true}"},
-    {"OLMoE-1B-7B", 6919161856u,
-     "{'model_type':'olmoe','hidden_size':2048,'intermediate_size':1024,'num_attention_heads':16,"
-     "'num_hidden_layers':16,'num_key_value_heads':16,'vocab_size':50304,'num_experts':64,"
-     "'num_experts_per_tok':8,'norm_topk_prob':false,'clip_qkv':null,'rope_theta':10000.0}"},
-    {"Gemma-2-2B", 2614341888u,
-     "{'architectures':['Gemma2ForCausalLM'],'model_type':'gemma2','hidden_size':2304,'intermediate_size':"
-     "9216,"
-     "'num_attention_heads':8,'num_hidden_layers':26,'num_key_value_heads':4,'head_dim':256,'vocab_size':"
-     "256000,"
-     "'hidden_act':'gelu_pytorch_tanh','hidden_activation':'gelu_pytorch_tanh','query_pre_attn_scalar':256,"
-     "'attn_logit_softcapping':50.0,'final_logit_softcapping':30.0,'sliding_window':4096,"
-     "'rope_theta':10000.0,'torch_dtype':'float32'}"},
-    {"Gemma-2-27B", 27227128320u,
-     "{'model_type':'gemma2','hidden_size':4608,'intermediate_size':36864,'num_attention_heads':32,"
-     "'num_hidden_layers':46,'num_key_value_heads':16,'head_dim':128,'query_pre_attn_scalar':144}"},
-    {"Gemma-3-1B", 999885952u,
-     "{'architectures':['Gemma3ForCausalLM'],'model_type':'gemma3_text','hidden_size':1152,"
-     "'intermediate_size':6912,'num_attention_heads':4,'num_hidden_layers':26,'num_key_value_heads':1,"
-     "'head_dim':256,'vocab_size':262144,'rope_theta':1000000,'rope_local_base_freq':10000,'rope_scaling':"
-     "null,"
-     "'sliding_window':512,'sliding_window_pattern':6,'attn_logit_softcapping':null,"
-     "'final_logit_softcapping':null,'cache_implementation':'hybrid','torch_dtype':'bfloat16'}"},
-    {"Gemma-3-4B", 3880263168u,
-     "{'architectures':['Gemma3ForConditionalGeneration'],'model_type':'gemma3','boi_token_index':255999,"
-     "'eos_token_id':[1,106],'mm_tokens_per_image':256,'text_config':{'hidden_size':2560,"
-     "'intermediate_size':10240,'model_type':'gemma3_text','num_hidden_layers':34,'rope_scaling':"
-     "{'factor':8.0,'rope_type':'linear'},'sliding_window':1024},'torch_dtype':'bfloat16',"
-     "'vision_config':{'hidden_size':1152}}"},
-    {"Phi-3-mini-4k", 3821079552u,
-     "{'architectures':['Phi3ForCausalLM'],'auto_map':{},'model_type':'phi3','hidden_size':3072,"
-     "'intermediate_size':8192,'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':32,"
-     "'vocab_size':32064,'max_position_embeddings':4096,'original_max_position_embeddings':4096,"
-     "'resid_pdrop':0.0,'embd_pdrop':0.0,'rope_scaling':null,'sliding_window':2047,"
-     "'eos_token_id':32000,'tie_word_embeddings':false}"},
-    {"Phi-3-mini-128k", 3821079552u,
-     "{'model_type':'phi3','hidden_size':3072,'intermediate_size':8192,'num_attention_heads':32,"
-     "'num_hidden_layers':32,'vocab_size':32064,'max_position_embeddings':131072,'sliding_window':262144,"
-     "'rope_scaling':{'long_factor':[" FACTORS "],'short_factor':[" FACTORS "],'type':'longrope'}}"},
-    {"SmolLM3-3B", 3075098624u,
-     "{'architectures':['SmolLM3ForCausalLM'],'model_type':'smollm3','hidden_size':2048,"
-     "'intermediate_size':11008,'num_attention_heads':16,'num_hidden_layers':36,'num_key_value_heads':4,"
-     "'vocab_size':128256,'max_position_embeddings':65536,'max_window_layers':28,'use_sliding_window':false,"
-     "'sliding_window':null,'no_rope_layer_interval':4,'rope_theta':5000000.0,'pretraining_tp':2}"},
-    {"Gemma-2B", 2506172416u,
-     "{'architectures':['GemmaForCausalLM'],'model_type':'gemma','hidden_act':'gelu','hidden_size':2048,"
-     "'intermediate_size':16384,'num_attention_heads':8,'num_hidden_layers':18,'num_key_value_heads':1}"},
-    {"Granite-3.1-8B", 8170848256u,
-     "{'architectures':['GraniteForCausalLM'],'model_type':'granite','hidden_size':4096,"
-     "'intermediate_size':12800,'num_hidden_layers':40,'num_key_value_heads':8,'vocab_size':49155,"
-     "'rope_theta':10000000.0,'rope_scaling':null,'tie_word_embeddings':true,'attention_dropout':0.0,"
-     "'attention_multiplier':0.0078125,'embedding_multiplier':12.0,'logits_scaling':16.0,"
-     "'residual_multiplier':0.22}"},
-    {"OLMo-2-7B", 7298617344u,
-     "{'architectures':['Olmo2ForCausalLM'],'model_type':'olmo2','num_key_value_heads':32,"
-     "'vocab_size':100352,'max_position_embeddings':4096,'rms_norm_eps':1e-06,'rope_theta':500000}"},
-    {"GLM-4-9B-0414", 9400279040u,
-     "{'architectures':['Glm4ForCausalLM'],'model_type':'glm4','attention_bias':true,'head_dim':128,"
-     "'partial_rotary_factor':0.5,'eos_token_id':[151329,151336,151338],'rms_norm_eps':1e-05}"},
-    {"ERNIE-4.5-0.3B", 360748032u,
-     "{'architectures':['Ernie4_5ForCausalLM'],'model_type':'ernie4_5','head_dim':128,'use_bias':false,"
-     "'rope_theta':500000}"},
-    {"Seed-OSS-36B", 36151104512u,
-     "{'architectures':['SeedOssForCausalLM'],'model_type':'seed_oss','hidden_size':5120,"
-     "'attention_dropout':0.0,'residual_dropout':0.0,'rope_theta':10000000.0,'mlp_bias':false}"},
-    /* the report says 106 billion with the layer that predicts further tokens, which is not used */
-    {"GLM-4.5-Air", 106852251264u,
-     "{'architectures':['Glm4MoeForCausalLM'],'model_type':'glm4_moe','attention_bias':true,'head_dim':128,"
-     "'hidden_size':4096,'intermediate_size':10944,'max_position_embeddings':131072,'moe_intermediate_size':"
-     "1408,"
-     "'norm_topk_prob':true,'num_attention_heads':96,'n_group':1,'topk_group':1,'n_routed_experts':128,"
-     "'n_shared_experts':1,'routed_scaling_factor':1.0,'num_experts_per_tok':8,'first_k_dense_replace':1,"
-     "'num_hidden_layers':46,'num_key_value_heads':8,'partial_rotary_factor':0.5,'rms_norm_eps':1e-05,"
-     "'rope_theta':1000000,'num_nextn_predict_layers':1,'tie_word_embeddings':false,'use_qk_norm':false,"
-     "'vocab_size':151552}"},
-    {"Qwen1.5-MoE-A2.7B", 14315784192u,
-     "{'architectures':['Qwen2MoeForCausalLM'],'model_type':'qwen2_moe','decoder_sparse_step':1,"
-     "'hidden_size':2048,'intermediate_size':5632,'max_position_embeddings':8192,'max_window_layers':21,"
-     "'moe_intermediate_size':1408,'norm_topk_prob':false,'num_attention_heads':16,'num_experts':60,"
-     "'num_experts_per_tok':4,'num_hidden_layers':24,'num_key_value_heads':16,'rms_norm_eps':1e-06,"
-     "'rope_theta':1000000.0,'shared_expert_intermediate_size':5632,'sliding_window':32768,"
-     "'use_sliding_window':false,'vocab_size':151936}"},
-    {"gpt-oss-20b", 20914757184u, GPT_OSS(24, 32)},
-    {"gpt-oss-120b", 116829156672u, GPT_OSS(36, 128)},
-};
-
-enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
+/* The text of Qwen 3.5's mixtures by hidden size, layers, heads, experts, their width, heads of v in a delta
+ * net and experts of a token. */
+#define QWEN3_5_MOE(hidden, layers, heads, experts, width, value_heads, active)                              \
+    "{'architectures':['Qwen3_5MoeForConditionalGeneration'],'model_type':'qwen3_5_moe','image_token_id':"   \
+    "248056,'tie_word_embeddings':false,'vision_config':{'depth':27,'model_type':'qwen3_5_moe'},"            \
+    "'text_config':{'attention_bias':false,'attention_dropout':0.0,'attn_output_gate':true,'dtype':"         \
+    "'bfloat16','eos_token_id':248044,'full_attention_interval':4,'head_dim':256,'hidden_act':'silu',"       \
+    "'hidden_size':" #hidden ",'linear_conv_kernel_dim':4,'linear_key_head_dim':128,'linear_num_key_heads'"  \
+    ":16,'linear_num_value_heads':" #value_heads ",'linear_value_head_dim':128,'mamba_ssm_dtype':'float32'," \
+    "'max_position_embeddings':262144,'mlp_only_layers':[],'model_type':'qwen3_5_moe_text',"                 \
+    "'moe_intermediate_size':" #width ",'mtp_num_hidden_layers':1,'num_attention_heads':" #heads             \
+    ",'num_experts':" #experts ",'num_experts_per_tok':" #active ",'num_hidden_layers':" #layers             \
+    ",'num_key_value_heads':2,'rms_norm_eps':1e-06,'rope_parameters':{'mrope_interleaved':true,"             \
+    "'mrope_section':[11,11,10],'partial_rotary_factor':0.25,'rope_theta':10000000,'rope_type':'default'},"  \
+    "'shared_expert_intermediate_size':" #width ",'vocab_size':248320}}"
 
 /* Parses a JSON text in which ' stands for ". */
 static int parse(const char *text, struct model_config *config, struct err *err)
@@ -187,23 +42,93 @@ static int parse(const char *text, struct model_config *config, struct err *err)
     return model_config_parse_text(json, n, config, err);
 }
 
-static void published_parameter_counts_match_to_the_digit(void **state)
+/* The catalogue of published models and of classes' defaults, which tools/catalogue.py compares with
+ * transformers' classes at real size. New. */
+static json_t *catalogue(void)
+{
+    json_error_t why;
+    json_t *rows = json_load_file(MOTLEY_TEST_DATA "/configs/published.json", 0, &why);
+    if (!rows)
+        fail_msg("published.json: %s", why.text);
+    return rows;
+}
+
+/* Returns the config of a row, until the next call. */
+static const struct model_config *parsed(const char *name)
+{
+    static struct model_config config;
+    json_t *rows = catalogue(), *row;
+    struct err err;
+    size_t i;
+    bool found = false;
+    json_array_foreach (rows, i, row)
+        if (strcmp(json_string_value(json_object_get(row, "name")), name) == 0) {
+            assert_int_equal(model_config_parse(json_object_get(row, "config"), &config, &err), 0);
+            found = true;
+        }
+    json_decref(rows);
+    if (!found)
+        fail_msg("no published %s", name);
+    return &config;
+}
+
+static void reads_back(const char *name, const json_t *given)
+{
+    struct model_config config, again;
+    struct err err;
+    if (model_config_parse(given, &config, &err) < 0)
+        fail_msg("%s: %s", name, err.text);
+    json_t *document = model_config_to_json(&config, &err);
+    assert_non_null(document);
+    if (model_config_parse(document, &again, &err) < 0)
+        fail_msg("%s: %s", name, err.text);
+    assert_memory_equal(&config, &again, sizeof(config));
+    json_decref(document);
+}
+
+static int add_bf16_bytes(const struct block_tensor *tensor, void *arg)
+{
+    *(uint64_t *)arg += 2 * (uint64_t)tensor->shape[0] * tensor->shape[1];
+    return 0;
+}
+
+/* Each row's parameters are those of transformers' class, and its config is written as it was read; a row may
+ * name the key for which it is refused. `safetensors_bytes` is total_size of the published
+ * model.safetensors.index.json, as public programs quote it. */
+static void models_of_the_catalogue_have_their_parameters_to_the_digit(void **state)
 {
     (void)state;
-    for (int i = 0; i < PUBLISHED; i++) {
+    json_t *rows = catalogue(), *row;
+    size_t i;
+    json_array_foreach (rows, i, row) {
+        const char *name = json_string_value(json_object_get(row, "name")),
+                   *refused = json_string_value(json_object_get(row, "refused"));
+        const json_t *given = json_object_get(row, "config");
+        uint64_t params = (uint64_t)json_integer_value(json_object_get(row, "parameters"));
         struct model_config config;
         struct block_list list;
         struct err err;
-        if (parse(published[i].json, &config, &err) < 0)
-            fail_msg("%s: %s", published[i].name, err.text);
-        assert_int_equal(model_config_params(&config), published[i].params);
+        if ((model_config_parse(given, &config, &err) < 0) != !!refused ||
+            (refused && !strstr(err.text, refused)))
+            fail_msg("%s: %s", name, refused ? refused : err.text);
+        if (refused)
+            continue;
+        if (model_config_params(&config) != params)
+            fail_msg("%s: %llu parameters, transformers has %llu", name,
+                     (unsigned long long)model_config_params(&config), (unsigned long long)params);
         assert_int_equal(model_blocks(&config, &(struct block_options){0}, &list, &err), 0);
-        assert_int_equal(list.params, published[i].params);
+        assert_int_equal(list.params, params);
         assert_int_equal(list.count, config.layers + 2);
         assert_int_equal(list.blocks[0].kind, BLOCK_EMBEDDING);
         assert_int_equal(list.blocks[list.count - 1].kind, BLOCK_HEAD);
         block_list_fini(&list);
+        uint64_t bytes = 0;
+        model_block_tensors(&config, 0, config.layers + 2, add_bf16_bytes, &bytes);
+        if (json_object_get(row, "safetensors_bytes"))
+            assert_int_equal(bytes, json_integer_value(json_object_get(row, "safetensors_bytes")));
+        reads_back(name, given);
     }
+    json_decref(rows);
 }
 
 static int add_stored_bytes(const struct block_tensor *tensor, void *arg)
@@ -214,16 +139,46 @@ static int add_stored_bytes(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
+/* Layers without a window have wider heads, fewer of k and v, and a table of their own. */
+static void gemma_4_has_heads_of_two_shapes(void **state)
+{
+    (void)state;
+    const struct model_config c = *parsed("gemma-4-31B");
+    const struct model_heads local = model_layer_heads(&c, 4), full = model_layer_heads(&c, 5);
+    assert_true(local.head_dim == 256 && local.kv_heads == 16 && local.qkv == 64 * 256 && !local.k_is_v);
+    assert_true(full.head_dim == 512 && full.kv_heads == 4 && full.qkv == 40 * 512 && full.k_is_v);
+    assert_true(model_layer_window(&c, 4) == 1024 && model_layer_window(&c, 5) == 0);
+    assert_true(model_layer_window(&c, 59) == 0 && c.attn_scale == 1 && c.logit_softcap == 30);
+    assert_true(model_rotary(&c, true) == 256 && model_rotary(&c, false) == 512);
+    assert_int_equal(model_rope_rotated(&c.rope, 512), 64);
+    assert_true(model_layer_targets(&c, 4) & LORA_V);
+    assert_false(model_layer_targets(&c, 5) & LORA_V);
+}
+
+/* In E2B layers 15 to 34 read k and v of layers 13 and 14, and their FFNs are twice as wide. */
+static void gemma_4_e2b_lends_keys_and_values(void **state)
+{
+    (void)state;
+    const struct model_config c = *parsed("gemma-4-E2B");
+    for (uint32_t i = 0; i < c.layers; i++) {
+        uint32_t lender = i < 15 ? i : model_layer_window(&c, i) > 0 ? 13 : 14;
+        assert_int_equal(model_layer_lender(&c, i), lender);
+        assert_int_equal(model_layer_lends(&c, i), i == 13 || i == 14);
+        assert_int_equal(model_layer_heads(&c, i).borrowed, i >= 15);
+        assert_int_equal(model_layer_ffn(&c, i), i >= 15 ? 12288 : 6144);
+        assert_int_equal(!(model_layer_targets(&c, i) & (LORA_K | LORA_V)), i >= 15);
+    }
+    assert_true(c.per_layer == 256 && model_layer_ffn(parsed("gemma-4-E4B"), 41) == 10240);
+}
+
 /* Experts in MXFP4, all else in bf16: the sums are those of transformers' parameters on its meta device. */
 static void gpt_oss_has_the_published_bytes(void **state)
 {
     (void)state;
     const uint64_t bytes[] = {13761264768u, 65248815744u};
     for (int i = 0; i < 2; i++) {
-        struct model_config c;
-        struct err err;
+        const struct model_config c = *parsed(i == 0 ? "gpt-oss-20b" : "gpt-oss-120b");
         uint64_t sum = 0;
-        assert_int_equal(parse(published[PUBLISHED - 2 + i].json, &c, &err), 0);
         model_block_tensors(&c, 0, c.layers + 2, add_stored_bytes, &sum);
         assert_int_equal(sum, bytes[i]);
         assert_int_equal(c.packing.ways, 1);
@@ -239,10 +194,9 @@ static void gpt_oss_has_the_published_bytes(void **state)
 static void adapters_of_llama_8b_have_the_published_size(void **state)
 {
     (void)state;
-    struct model_config config;
+    const struct model_config config = *parsed("Llama-3.1-8B");
     struct block_list list;
     struct err err;
-    assert_int_equal(parse(published[0].json, &config, &err), 0);
     struct block_options options = {
         .lora = true, .lora_rank = 16, .lora_targets = LORA_Q | LORA_K | LORA_V | LORA_O};
     assert_int_equal(model_blocks(&config, &options, &list, &err), 0);
@@ -262,10 +216,9 @@ static void adapters_of_llama_8b_have_the_published_size(void **state)
 static void experts_are_counted_by_copy_and_by_use(void **state)
 {
     (void)state;
-    struct model_config config;
+    const struct model_config config = *parsed("Mixtral-8x7B-v0.1");
     struct block_list list;
     struct err err;
-    assert_int_equal(parse(published[6].json, &config, &err), 0);
     assert_int_equal(model_blocks(&config, &(struct block_options){0}, &list, &err), 0);
     const struct block *b = &list.blocks[3];
     assert_int_equal(b->part_count, 3);
@@ -280,33 +233,14 @@ static void experts_are_counted_by_copy_and_by_use(void **state)
     block_list_fini(&list);
 }
 
-static void a_config_written_out_reads_back_the_same(void **state)
+static void heads_of_layers_without_a_window_read_back(void **state)
 {
     (void)state;
-    for (int i = 0; i < PUBLISHED; i++) {
-        struct model_config config, again;
-        struct err err;
-        assert_int_equal(parse(published[i].json, &config, &err), 0);
-        json_t *document = model_config_to_json(&config, &err);
-        assert_non_null(document);
-        if (model_config_parse(document, &again, &err) < 0)
-            fail_msg("%s: %s", published[i].name, err.text);
-        assert_memory_equal(&config, &again, sizeof(config));
-        json_decref(document);
-    }
-}
-
-static const struct model_config *parsed(const char *name)
-{
-    static struct model_config config;
-    struct err err;
-    for (int i = 0; i < PUBLISHED; i++)
-        if (strcmp(published[i].name, name) == 0) {
-            assert_int_equal(parse(published[i].json, &config, &err), 0);
-            return &config;
-        }
-    fail_msg("no published %s", name);
-    return NULL;
+    json_t *given = json_pack("{s:s, s:i, s:i, s:{s:{s:i, s:i}}}", "model_type", "gemma4_text",
+                              "hidden_size_per_layer_input", 0, "num_hidden_layers", 2, "per_layer_config",
+                              "1", "head_dim", 8, "num_key_value_heads", 2);
+    reads_back("heads of layers without a window, whose v is not k", given);
+    json_decref(given);
 }
 
 static void what_differs_by_layer_is_asked_of_the_layer(void **state)
@@ -333,7 +267,8 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
     assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_LONGROPE);
     c = parsed("Qwen3-8B");
-    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA | LORA_SHARED));
+    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA | LORA_CONV_IN |
+                                                         LORA_SHARED | LORA_PER_LAYER));
 }
 
 static void old_and_new_rotary_settings_mean_the_same(void **state)
@@ -485,6 +420,35 @@ static void a_nested_config_is_tied_as_the_whole_says(void **state)
     }
 }
 
+/* A text_config has only what is no default of its class. */
+static void sizes_that_a_file_lacks_are_doubted(void **state)
+{
+    struct model_config config, again;
+    struct err err;
+    char text[MODEL_DOUBT_BYTES];
+    (void)state;
+    assert_int_equal(parse("{'model_type':'gemma2','num_hidden_layers':2,'num_attention_heads':4,"
+                           "'intermediate_size':64}",
+                           &config, &err),
+                     0);
+    assert_true(model_config_doubt(&config, text));
+    assert_string_equal(text,
+                        "config.json lacks hidden_size (2304), vocab_size (256000), which every file that "
+                        "transformers saves has: as there the defaults of Gemma2ForCausalLM stand for them");
+    json_t *written = model_config_to_json(&config, &err);
+    assert_int_equal(model_config_parse(written, &again, &err), 0);
+    assert_memory_equal(&config, &again, sizeof(again));
+    json_decref(written);
+    assert_int_equal(
+        parse("{'model_type':'gemma3','text_config':{'model_type':'gemma3_text'}}", &config, &err), 0);
+    assert_false(model_config_doubt(&config, text));
+    assert_int_equal(parse("{'model_type':'lfm2','hidden_size':64,'num_hidden_layers':2,'vocab_size':64,"
+                           "'num_attention_heads':2,'num_key_value_heads':2,'block_ff_dim':96}",
+                           &config, &err),
+                     0);
+    assert_false(model_config_doubt(&config, text));
+}
+
 static void refused_whole(const char *text, const char *says)
 {
     struct model_config config;
@@ -508,6 +472,7 @@ static void language_models_inside_others_are_found(void **state)
         {"{'model_type':'qwen2_5_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN2_5_VL, true},
         {"{'model_type':'qwen3_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN3_VL, false},
         {"{'model_type':'qwen3_5','text_config':{'model_type':'qwen3_5_text'}}", MODEL_QWEN3_5, false},
+        {QWEN3_5_MOE(2048, 40, 16, 256, 512, 32, 8), MODEL_QWEN3_5_MOE, false},
         {"{'model_type':'mistral3','tie_word_embeddings':false,'text_config':{'model_type':'ministral3'}}",
          MODEL_MINISTRAL3, false},
         {"{'model_type':'mistral3','text_config':{'hidden_size':32,'intermediate_size':64,'vocab_size':64,"
@@ -554,6 +519,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("rope_parameters", "{'full_attention':{'rope_theta':1.0}}", ERR_UNSUPPORTED, "full_attention");
     refused("use_bidirectional_attention", "true", ERR_UNSUPPORTED, "use_bidirectional_attention");
     refused("text_config", "{'model_type':'llama'}", ERR_UNSUPPORTED, "llama");
+    refused_whole(
+        "{'model_type':'gemma4'}",
+        "text_config: missing; a model of type \"gemma4\" has one, whose model_type is gemma4_text");
+    refused_whole("{'model_type':'gemma4_text','use_bidirectional_attention':'all'}",
+                  "use_bidirectional_attention: \"all\" is not supported; only vision is");
     refused_whole("{'model_type':'seed_oss'}", "attention_dropout: 0.1 is not supported");
     refused_whole("{'model_type':'seed_oss','attention_dropout':0.0}", "residual_dropout: 0.1");
     refused_whole("{'model_type':'internlm3','attention_bias':true}",
@@ -571,10 +541,30 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused_whole("{'model_type':'qwen3_5_text','linear_num_key_heads':3}", "linear_num_value_heads: 32 is");
     refused_whole("{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':['sliding_attention']}",
                   "layer_types[0]: only linear_attention");
+    refused_whole("{'model_type':'lfm2','conv_bias':true}", "conv_bias: not supported; it must be false");
+    refused_whole("{'model_type':'lfm2','conv_L_cache':5}", "conv_L_cache: 5 is not supported; 2 to 4 are");
+    refused_whole("{'model_type':'lfm2','block_ffn_dim_multiplier':1e-06}",
+                  "block_ffn_dim_multiplier: makes");
+    refused_whole("{'model_type':'lfm2','num_hidden_layers':1,'layer_types':['linear_attention']}",
+                  "layer_types[0]: only conv and full_attention are known");
     refused_whole(MIXTURE "'n_group':8,'topk_group':4}", "n_group: 8 is not supported; only 1 is");
     refused_whole(MIXTURE "'first_k_dense_replace':2}",
                   "first_k_dense_replace: leaves no layer with experts");
     refused_whole("{'model_type':'ernie4_5_moe','use_bias':true}", "use_bias: not supported in a mixture");
+    refused_whole("{'model_type':'gemma4_text','vocab_size_per_layer_input':7}",
+                  "vocab_size_per_layer_input: 7 is not supported; only vocab_size, 262144, is");
+    refused_whole("{'model_type':'gemma4_text','num_kv_shared_layers':30}",
+                  "num_kv_shared_layers: 30 of 30 layers leave none with keys and values");
+    refused_whole("{'model_type':'gemma4_text','num_kv_shared_layers':25}",
+                  "num_kv_shared_layers: no layer in front of the last 25 is like layer 5");
+    refused_whole("{'model_type':'gemma4_text','hidden_size_per_layer_input':5000}",
+                  "hidden_size_per_layer_input: 5000 for each of 30 layers are more than 131072");
+    refused_whole("{'model_type':'gemma4_text','enable_moe_block':true,'num_experts':4,'top_k_experts':2,"
+                  "'moe_intermediate_size':8}",
+                  "enable_moe_block: true is not supported where hidden_size_per_layer_input is not 0");
+    refused_whole("{'model_type':'gemma4_text','hidden_size_per_layer_input':0,"
+                  "'per_layer_config':{'05':{'head_dim':8}}}",
+                  "per_layer_config: names 1 of the 5 layers without a window, which must be alike");
     refused_whole("{'model_type':'gpt_oss','num_local_experts':4,'num_experts_per_tok':2,'swiglu_limit':0.0}",
                   "swiglu_limit");
     refused_whole("{'model_type':'olmoe','quantization_config':{'quant_method':'mxfp4'}}",
@@ -584,16 +574,19 @@ static void what_is_not_known_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_parameter_counts_match_to_the_digit),
+        cmocka_unit_test(models_of_the_catalogue_have_their_parameters_to_the_digit),
+        cmocka_unit_test(gemma_4_has_heads_of_two_shapes),
+        cmocka_unit_test(gemma_4_e2b_lends_keys_and_values),
         cmocka_unit_test(gpt_oss_has_the_published_bytes),
         cmocka_unit_test(adapters_of_llama_8b_have_the_published_size),
         cmocka_unit_test(experts_are_counted_by_copy_and_by_use),
-        cmocka_unit_test(a_config_written_out_reads_back_the_same),
+        cmocka_unit_test(heads_of_layers_without_a_window_read_back),
         cmocka_unit_test(what_differs_by_layer_is_asked_of_the_layer),
         cmocka_unit_test(old_and_new_rotary_settings_mean_the_same),
         cmocka_unit_test(the_tiny_architectures_are_told_apart),
         cmocka_unit_test(contradictory_and_missing_sizes_are_refused_by_name),
         cmocka_unit_test(a_nested_config_is_tied_as_the_whole_says),
+        cmocka_unit_test(sizes_that_a_file_lacks_are_doubted),
         cmocka_unit_test(language_models_inside_others_are_found),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
     };

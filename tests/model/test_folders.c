@@ -56,16 +56,17 @@ static void check_tensor(const char *where, struct model *model, const char *nam
 static void check_layer(const char *where, const struct model_config *c, uint32_t layer, const json_t *want)
 {
     const json_t *frequencies = json_object_get(want, "inv_freq");
-    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    uint32_t dim = model_layer_rotary(c, layer);
     double got[512];
     struct err err;
     assert_int_equal(model_layer_window(c, layer), number(want, "window"));
     assert_int_equal(model_layer_rotates(c, layer), number(want, "rotates"));
     assert_int_equal(json_array_size(frequencies), dim / 2);
     assert_int_equal(model_rope_frequencies_of(model_layer_rope(c, layer), dim, 0, got, &err), 0);
-    for (uint32_t i = 0; i < dim / 2; i++)
-        close_to(where, "a rotary frequency", got[i] / json_number_value(json_array_get(frequencies, i)), 1,
-                 2e-6);
+    for (uint32_t i = 0; i < dim / 2; i++) {
+        double frequency = json_number_value(json_array_get(frequencies, i));
+        close_to(where, "a rotary frequency", frequency == 0 ? got[i] + 1 : got[i] / frequency, 1, 2e-6);
+    }
     close_to(where, "the scores' scale", c->attn_scale > 0 ? c->attn_scale : 1 / sqrt((double)c->head_dim),
              number(want, "scale"), 1e-9);
 }

@@ -169,7 +169,8 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
          "method.rank_pattern: \"up_proj\" matches no matrix that method.targets names; those are, of "
          "model.layers.0 to model.layers.3: q_proj, k_proj, v_proj, o_proj"},
         {"golden/llama", "{alpha_pattern: {'layers\\.4\\..*': 4}}", "method.alpha_pattern: \"layers"},
-        {"golden/llama", "{targets: [q_proj, lm_head]}", "method.targets: \"lm_head\" matches no layer"},
+        {"golden/llama", "{targets: [q_proj, lm_head]}",
+         "method.targets: \"lm_head\" takes no adapter (tables do not, matrices do)"},
         {"golden/llama", "{targets: '.*\\.9\\..*'}", "method.targets: \".*\\.9\\..*\" matches no layer"},
         {"golden/llama", "{layers_to_transform: [7]}", "method.targets: \"q_proj\" matches no layer"},
         {"golden/llama", "{targets: all-linear, layers_to_transform: [1]}",
@@ -265,8 +266,8 @@ static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
     assert_non_null(strstr(err.text, "method.rank_pattern: layers differ in more than 64 ways"));
 }
 
-/* In Mixtral's modules the FFN's matrices are w1, w3 and w2, and peft reads a job's adapter under these
- * names. */
+/* In Mixtral's modules the FFN's matrices are w1, w3 and w2, in LFM2's those of attention and of convolutions
+ * have one name, too, and peft reads a job's adapter under the modules' names. */
 static void targets_of_a_job_are_written_as_the_models_modules_are_called(void **state)
 {
     (void)state;
@@ -274,6 +275,10 @@ static void targets_of_a_job_are_written_as_the_models_modules_are_called(void *
         {"mixtral", "[q_proj, gate_proj, up_proj, down_proj]", "[\"q_proj\",\"w1\",\"w3\",\"w2\"]"},
         {"mixtral", "'.*(q|gate|up)_proj'", "[\"q_proj\",\"w1\",\"w3\"]"},
         {"qwen3-moe", "[q_proj, gate_proj]", "[\"q_proj\",\"gate_proj\"]"},
+        {"../folders/transformers5/lfm2", "[o_proj, in_proj, w2]",
+         "[\"self_attn.out_proj\",\"feed_forward.w2\",\"conv.in_proj\"]"},
+        {"../folders/transformers5/lfm2", "[out_proj, gate_proj]",
+         "[\"self_attn.out_proj\",\"feed_forward.w1\",\"conv.out_proj\"]"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char text[256];

@@ -46,7 +46,7 @@ static void read_golden(struct read *r)
         for (uint32_t bit = 1; bit <= LORA_O; bit <<= 1)
             for (int which = 'B'; which >= 'A'; which--, n++) {
                 uint32_t rows, cols;
-                lora_target_shape(&r->model, bit, &rows, &cols);
+                lora_target_shape(&r->model, layer, bit, &rows, &cols);
                 if (which == 'A')
                     rows = 16;
                 else

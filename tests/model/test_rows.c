@@ -253,7 +253,7 @@ static void a_bad_row_is_refused_with_line_and_reason(void **state)
         {"{\"ids\":[1,2.5],\"labels\":[1,2]}\n", "line 1", "ids[1]"},
         {"", "no rows", ""},
         {"\n \n", "no rows", ""},
-        {"{\"ids\":[1],\"labels\":[1]}\n", "no row is left", ""},
+        {"{\"ids\":[1],\"labels\":[1]}\n", "no row is left", "(the longest has 1 tokens)"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};

@@ -53,6 +53,23 @@ struct world {
     struct problem problem;
 };
 
+/* Sets the workload's targets to the matrices that a golden adapter's names mean. */
+static inline void targets_set(struct workload *w, const json_t *names)
+{
+    const struct lora_defaults defaults = {
+        .rank = w->lora_rank, .alpha = 1, .where = "golden", .targets = "targets", .strict = true};
+    struct lora_rules rules = {0};
+    struct lora_sites sites;
+    struct err err;
+    for (size_t t = 0; t < json_array_size(names); t++)
+        must(names_add(&rules.targets.names, json_string_value(json_array_get(names, t)), &err));
+    must(lora_sites_of(&rules, &defaults, w->config, &sites, &err));
+    lora_rules_fini(&rules);
+    for (uint32_t bit = 1, mask = lora_sites_targets(&sites); bit < LORA_ALL; bit <<= 1)
+        if (mask & bit)
+            snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
+}
+
 /* Makes the golden rows and equal devices. The devices' speeds do not matter, since the tests compare what is
  * computed. */
 static inline void world_init_in(struct world *world, const struct fixture *fix, enum workload_base base,
@@ -79,10 +96,7 @@ static inline void world_init_in(struct world *world, const struct fixture *fix,
                                  .sample_tokens = 24,
                                  .prompt_tokens = 5,
                                  .place = -1};
-    const json_t *targets = json_object_get(fix->lora, "targets");
-    for (size_t t = 0; t < json_array_size(targets); t++)
-        snprintf(world->w.targets[world->w.target_count++], sizeof(*world->w.targets), "%s",
-                 json_string_value(json_array_get(targets, t)));
+    targets_set(&world->w, json_object_get(fix->lora, "targets"));
     for (size_t b = 0; b < json_array_size(batches); b++) {
         const json_t *all = json_object_get(json_array_get(batches, b), "ids"),
                      *labels = json_object_get(json_array_get(batches, b), "labels");

@@ -8,11 +8,39 @@
 #include "planner/cost/tensor_cost.h"
 #include "planner/kind/kind.h"
 
-static const char *const models[] = {
-    "llama",   "llama3-rope", "mistral",  "mixtral", "qwen2",     "qwen3",    "gemma2",
-    "gemma3",  "phi3",        "smollm3",  "olmoe",   "qwen3-moe", "gemma",    "granite",
-    "olmo2",   "olmo3",       "ernie4_5", "glm4",    "seed_oss",  "qwen3_vl", "mistral3-ministral3",
-    "qwen3_5", "qwen2_moe",   "glm4_moe", "gpt_oss"};
+static const char *const models[] = {"llama",
+                                     "llama3-rope",
+                                     "mistral",
+                                     "mixtral",
+                                     "qwen2",
+                                     "qwen3",
+                                     "gemma2",
+                                     "gemma3",
+                                     "phi3",
+                                     "smollm3",
+                                     "olmoe",
+                                     "qwen3-moe",
+                                     "gemma",
+                                     "granite",
+                                     "olmo2",
+                                     "olmo3",
+                                     "ernie4_5",
+                                     "glm4",
+                                     "seed_oss",
+                                     "qwen3_vl",
+                                     "mistral3-ministral3",
+                                     "qwen3_5",
+                                     "qwen2_moe",
+                                     "glm4_moe",
+                                     "gpt_oss",
+                                     "qwen3_5_moe",
+                                     "qwen3_next",
+                                     "gemma4",
+                                     "lfm2",
+                                     "granitemoe",
+                                     "granitemoeshared",
+                                     "gemma4_moe",
+                                     "gemma4_small"};
 enum { MODELS = sizeof(models) / sizeof(models[0]), METHODS = 3, RANKS_LEAST = 2, RANKS_MOST = 4 };
 static const enum trained methods[METHODS] = {ADAPTERS, EVERYTHING, EVERYTHING_BALANCED};
 static const char *const method_names[METHODS] = {"LoRA", "full", "full, router loss"};
@@ -70,7 +98,8 @@ static const char *refused(const struct equal_kind *kind, const struct world *wo
         snprintf(words, sizeof(words), "%d blocks do not go round %u ranks twice", p->block_count, ranks);
         return words;
     }
-    if (placement == PLACE_EXPERT && !kinds[PLACE_EXPERT]->supports(p, &err)) {
+    if ((placement == PLACE_EXPERT || placement == PLACE_PIPELINE || placement == PLACE_HYBRID) &&
+        !kinds[placement]->supports(p, &err)) {
         snprintf(words, sizeof(words), "%s", err.text);
         return words;
     }

@@ -442,7 +442,7 @@ static void a_slot_holds_nothing_that_64_bits_cannot_count(void **state)
     struct ops ops = {.slots = &cells, .kind = PROGRAM_TRAIN, .batch = &batch, .step = &step};
     assert_int_equal(cells_bound(&ops, 0, 0, &err), -1); /* 2e15 bytes, which 64 bits can count */
     assert_int_equal(err.code, ERR_TOO_BIG);
-    assert_int_equal(cells_tail_bytes(&ops, 0, 20000), (size_t)1 << 53); /* 2e19 bytes */
+    assert_int_equal(cells_tail_bytes(&ops, 0, 0, 20000), (size_t)1 << 53); /* 2e19 bytes */
 }
 
 int main(void)

@@ -115,12 +115,15 @@ size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
     return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
 }
 
-/* Only training sends the load-balancing loss's sums behind the tensor. */
-size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
+/* What passes by the residual stream: a slot is as much wider than the tensor. Only training sends the
+ * load-balancing loss's sums behind the tensor. */
+size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t tokens, uint32_t rows)
 {
+    double beside =
+        ops->slots[slot].slot->bytes_per_token * tokens - (double)cells_tensor_bytes(ops, slot, tokens);
     bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
     /* A plan may name up to 1e15 bytes a row: what no slot holds (cells_bound) must stay a size. */
-    double bytes = balances ? ops->slots[slot].slot->bytes_per_row * rows : 0;
+    double bytes = (beside > 0 ? beside : 0) + (balances ? ops->slots[slot].slot->bytes_per_row * rows : 0);
     return bytes < 0x1p53 ? (size_t)bytes : (size_t)1 << 53;
 }
 
@@ -128,8 +131,8 @@ size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
 static size_t whole_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
 {
     const struct micro_batch *micro = ops_micro(ops, micro_batch);
-    return cells_tensor_bytes(ops, slot, micro->row_start[micro->rows]) +
-           cells_tail_bytes(ops, slot, micro->rows);
+    uint32_t tokens = micro->row_start[micro->rows];
+    return cells_tensor_bytes(ops, slot, tokens) + cells_tail_bytes(ops, slot, tokens, micro->rows);
 }
 
 int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct err *err)

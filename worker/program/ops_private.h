@@ -177,9 +177,10 @@ int cell_need_cache(struct ops *ops, const struct instr *instr, int stage, struc
                     struct err *err);
 void cell_forget_caches(struct ops *ops, struct slot_cell *cell);
 /* cells_tensor_bytes returns the bytes of `tokens` tokens of a boundary tensor; cells_tail_bytes, the bytes
- * of the load-balancing loss's sums that are sent behind a tensor of `rows` rows. */
+ * that are sent behind it: what passes by the residual stream, and the load-balancing loss's sums of `rows`
+ * rows. */
 size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens);
-size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows);
+size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t tokens, uint32_t rows);
 /* cells_bound refuses a micro-batch that exceeds its slot's bytes_bound (ERR_TOO_BIG); cell_need_host
  * allocates the cell's host memory if it has none. */
 int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct err *err);

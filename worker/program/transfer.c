@@ -82,7 +82,7 @@ static int mesh_send_now(struct transfer *transfer, struct err *err)
                              .rank = 2,
                              .shape = {tokens, (uint32_t)(transfer->size / each / tokens)}};
     if (!token && transfer->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
-        /* The load-balancing loss's sums follow the tensor, so the message is one row of values. */
+        /* More values follow the tensor, so the message is one row of them. */
         meta.rank = 1;
         meta.shape[0] = (uint32_t)(transfer->size / each);
     }
@@ -138,11 +138,12 @@ static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *e
     transfer->size = *tokens ? sizeof(transfer->cell->token) : 0;
     if (ops->slots[slot].slot->kind == SLOT_TOKEN)
         return 0;
-    size_t tail = cells_tail_bytes(ops, slot, micro->rows);
+    size_t tail = cells_tail_bytes(ops, slot, *tokens, micro->rows);
     if (tail > 0 && *tokens < micro->row_start[micro->rows])
         return err_set(
             err, ERR_UNSUPPORTED,
-            "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
+            "what passes by the residual stream, or router_aux, does not travel with some of a micro-batch's "
+            "rows");
     transfer->at = cells_tensor_bytes(ops, slot, before);
     transfer->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
     /* Several transfers may fill rows of one tensor, so its whole size is checked here. */

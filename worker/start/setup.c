@@ -250,16 +250,11 @@ static int open_prompt(struct session *session, struct err *err)
 
 /* --- mesh --- */
 
-/* Marks the ranks to connect to: the peers of the programs and the neighbours in the tree of checkpoints. */
+/* Marks the ranks to connect to. */
 static uint32_t mark_peers(const struct session *session, bool *peers)
 {
     uint32_t count = 0;
     plan_rank_peers(session->assignment->plan, session->assignment->rank, peers);
-    if (session->tree.parent != PLAN_NONE)
-        peers[session->tree.parent] = true;
-    for (int c = 0; c < 2; c++)
-        if (session->tree.children[c] != PLAN_NONE)
-            peers[session->tree.children[c]] = true;
     for (uint32_t r = 0; r < session->assignment->rank_count; r++)
         count += peers[r];
     return count;
@@ -333,6 +328,19 @@ static int read_peer(const struct session *session, const json_t *item, struct m
     return 0;
 }
 
+/* Whether the lower of two ranks cannot connect to the higher one, as the higher one's entry says. */
+static bool is_turned(const json_t *peers, uint32_t a, uint32_t b)
+{
+    const json_int_t low = a < b ? a : b, high = a < b ? b : a;
+    size_t i, k;
+    json_t *item, *rank;
+    json_array_foreach ((json_t *)(uintptr_t)peers, i, item)
+        json_array_foreach (json_object_get(item, "dials"), k, rank)
+            if (json_integer_value(json_object_get(item, "rank")) == high && json_integer_value(rank) == low)
+                return true;
+    return false;
+}
+
 int session_connect(struct session *session, const json_t *message, struct err *err)
 {
     if (!session->mesh)
@@ -349,6 +357,7 @@ int session_connect(struct session *session, const json_t *message, struct err *
         if (result < 0 || read_peer(session, item, &peer) < 0 || !wanted[peer.rank] || !peer.address ||
             !peer.identity)
             continue;
+        peer.turned = is_turned(json_object_get(message, "peers"), peer.rank, session->assignment->rank);
         wanted[peer.rank] = false;
         missing--;
         peers[count++] = peer;

@@ -79,6 +79,7 @@ static inline __attribute__((unused)) void *emulated_shared_near(const void *add
     static void name##_body(const struct name##_args args)
 #define KERNEL_ALONE(name, threads) KERNEL(name, threads)
 #define KERNEL_PAIR(name, threads) KERNEL(name, threads)
+#define KERNEL_TWO(name, threads) KERNEL(name, threads)
 #define POINTER(type, address) ((type *)(uintptr_t)(address))
 #define VECTOR(type, name, count) __attribute__((vector_size(sizeof(type) * (count)))) type name
 #define LOAD(p, i)                                                                                           \

@@ -19,14 +19,17 @@
     X(attention_64, 256)                                                                                     \
     X(attention_128, 256)                                                                                    \
     X(attention_256, 256)                                                                                    \
+    X(attention_512, 256)                                                                                    \
     X(attention_delta, 256)                                                                                  \
     X(attention_sinks, 256)                                                                                  \
     X(attention_queries_64, 256)                                                                             \
     X(attention_queries_128, 256)                                                                            \
     X(attention_queries_256, 256)                                                                            \
+    X(attention_queries_512, 256)                                                                            \
     X(attention_keys_64, 256)                                                                                \
     X(attention_keys_128, 256)                                                                               \
     X(attention_keys_256, 256)                                                                               \
+    X(attention_keys_512, 256)                                                                               \
     X(attention_units_64, 256)                                                                               \
     X(attention_units_128, 256)                                                                              \
     X(attention_units_256, 256)                                                                              \
@@ -38,12 +41,13 @@
     X(attention_units_keys_256, 256)
 
 enum {
-    ATTENTION_ROWS = 64,       /* queries, or keys, in a tile */
-    ATTENTION_SLICE = 32,      /* columns of q and k, or of dout and v, handled at a time */
-    ATTENTION_PANEL = 64,      /* columns of v, or of the sums, handled at a time */
-    ATTENTION_DELTAS = 8,      /* rows that one block of attention_delta handles */
-    ATTENTION_WIDTH_MAX = 256, /* largest head_dim */
-    ATTENTION_PANELS_MAX = ATTENTION_WIDTH_MAX / ATTENTION_PANEL
+    ATTENTION_ROWS = 64,             /* queries, or keys, in a tile */
+    ATTENTION_SLICE = 32,            /* columns of q and k, or of dout and v, handled at a time */
+    ATTENTION_PANEL = 64,            /* columns of v, or of the sums, handled at a time */
+    ATTENTION_DELTAS = 8,            /* rows that one block of attention_delta handles */
+    ATTENTION_WIDTH_MAX = 512,       /* largest head_dim */
+    ATTENTION_WIDTH_UNITS_MAX = 256, /* largest head_dim by matrix units, and of what one block sums */
+    ATTENTION_PANELS_MAX = ATTENTION_WIDTH_UNITS_MAX / ATTENTION_PANEL
 };
 
 /* Rows of heads, ld values apart, of type `as` (ELEMENT_…, four.h). */
@@ -91,8 +95,8 @@ struct attention_backward_args {
     struct attention_matrix dout;
     uint64_t lse, delta, dq, dk, dv;
 };
-/* Each kernel exists three times, for head_dim up to 64, 128 and 256. Kernels named units use matrix units
- * and need rows and heads that are multiples of 16 bytes. */
+/* Each kernel exists for head_dim up to 64, 128 and 256, and but for those named units up to 512. Those named
+ * units use matrix units and need rows and heads that are multiples of 16 bytes. */
 #define ATTENTION_ARGS(name, struct_args)                                                                    \
     struct name##_64_args {                                                                                  \
         struct struct_args of;                                                                               \
@@ -101,6 +105,9 @@ struct attention_backward_args {
         struct struct_args of;                                                                               \
     };                                                                                                       \
     struct name##_256_args {                                                                                 \
+        struct struct_args of;                                                                               \
+    };                                                                                                       \
+    struct name##_512_args {                                                                                 \
         struct struct_args of;                                                                               \
     }
 ATTENTION_ARGS(attention, attention_forward_args);
@@ -407,7 +414,8 @@ FUNCTION float attention_lse(float exponent, float sum)
 
 #include "engine/gpu/kernels/attention_sinks.h"
 
-FUNCTION void attention_forward(const struct attention_forward_args *args, const uint32_t panels)
+FUNCTION void attention_forward(const struct attention_forward_args *args, const uint32_t from,
+                                const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
     SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
@@ -435,13 +443,13 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
         attention_put(a->compute, weights, scores);
         UNROLL
         for (uint32_t p = 0; p < panels; p++) {
-            attention_panel(a, &v, keys, p * ATTENTION_PANEL, tiles);
+            attention_panel(a, &v, keys, (from + p) * ATTENTION_PANEL, tiles);
             UNROLL
             for (uint32_t i = 0; i < 4; i++)
                 UNROLL
             for (uint32_t j = 0; j < 4; j++)
                 sums[p][i][j] *= factor[i];
-            if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
+            if (ty < at.count && (from + p) * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, keys, sums[p]);
         }
     }
@@ -458,26 +466,27 @@ FUNCTION void attention_forward(const struct attention_forward_args *args, const
         for (uint32_t p = 0; p < panels; p++)
             UNROLL
         for (uint32_t j = 0; j < 4; j++)
-            if (p * ATTENTION_PANEL + 4 * tx + j < a->head_dim)
-                attention_out(args, token, head, p * ATTENTION_PANEL + 4 * tx + j, inverse * sums[p][i][j]);
-        if (tx == 0 && args->lse != 0)
+            if ((from + p) * ATTENTION_PANEL + 4 * tx + j < a->head_dim)
+                attention_out(args, token, head, (from + p) * ATTENTION_PANEL + 4 * tx + j,
+                              inverse * sums[p][i][j]);
+        if (tx == 0 && from == 0 && args->lse != 0)
             STORE(POINTER(float, args->lse), token * a->heads + head, attention_lse(greatest[i], sum[i]));
     }
 }
 
 KERNEL_ALONE(attention_64, 256)
 {
-    attention_forward(&args.of, 1);
+    attention_forward(&args.of, 0, 1);
 }
 
 KERNEL(attention_128, 256)
 {
-    attention_forward(&args.of, 2);
+    attention_forward(&args.of, 0, 2);
 }
 
 KERNEL(attention_256, 256)
 {
-    attention_forward(&args.of, 4);
+    attention_forward(&args.of, 0, 4);
 }
 
 KERNEL(attention_delta, 256)
@@ -499,9 +508,9 @@ KERNEL(attention_delta, 256)
 
 /* A tile of queries and a tile of keys in backward. */
 struct attention_pair {
-    uint32_t token;                     /* the first query's token */
-    uint32_t query, queries, key, keys; /* first query and key within the row, and how many */
-    uint32_t head;
+    uint32_t token;                        /* the first query's token */
+    uint32_t query, queries, key, keys;    /* first query and key within the row, and how many */
+    uint32_t head, from;                   /* from: the first panel that attention_keys_add() sums */
     struct attention_matrix q, k, v, dout; /* each begins at the first query or key, at the head's columns */
 };
 
@@ -545,7 +554,8 @@ FUNCTION void attention_gradients(const struct attention_backward_args *args,
     }
 }
 
-FUNCTION void attention_queries(const struct attention_backward_args *args, const uint32_t panels)
+FUNCTION void attention_queries(const struct attention_backward_args *args, const uint32_t from,
+                                const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
     SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
@@ -573,8 +583,8 @@ FUNCTION void attention_queries(const struct attention_backward_args *args, cons
         attention_put(a->compute, weights, slope);
         UNROLL
         for (uint32_t p = 0; p < panels; p++) {
-            attention_panel(a, &pair.k, pair.keys, p * ATTENTION_PANEL, tiles);
-            if (ty < at.count && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
+            attention_panel(a, &pair.k, pair.keys, (from + p) * ATTENTION_PANEL, tiles);
+            if (ty < at.count && (from + p) * ATTENTION_PANEL + 4 * tx < a->head_dim)
                 attention_over_keys(weights, tiles, pair.keys, sums[p]);
         }
     }
@@ -585,22 +595,22 @@ FUNCTION void attention_queries(const struct attention_backward_args *args, cons
         if (ty + 16 * i < at.count)
             attention_store(POINTER(float, args->dq),
                             (uint64_t)(pair.token + ty + 16 * i) * a->q.ld + pair.head * a->head_dim,
-                            p * ATTENTION_PANEL, a->head_dim, sums[p][i]);
+                            (from + p) * ATTENTION_PANEL, a->head_dim, sums[p][i]);
 }
 
 KERNEL(attention_queries_64, 256)
 {
-    attention_queries(&args.of, 1);
+    attention_queries(&args.of, 0, 1);
 }
 
 KERNEL(attention_queries_128, 256)
 {
-    attention_queries(&args.of, 2);
+    attention_queries(&args.of, 0, 2);
 }
 
 KERNEL(attention_queries_256, 256)
 {
-    attention_queries(&args.of, 4);
+    attention_queries(&args.of, 0, 4);
 }
 
 /* sums += values^T * rows, summed over the pair's queries. The values are transposed through the shared
@@ -614,8 +624,8 @@ FUNCTION void attention_keys_add(const struct attention_shape *a, const struct a
     attention_put(a->compute, weights, values);
     UNROLL
     for (uint32_t p = 0; p < panels; p++) {
-        attention_panel(a, rows, pair->queries, p * ATTENTION_PANEL, tiles);
-        if (4 * ty < pair->keys && p * ATTENTION_PANEL + 4 * tx < a->head_dim)
+        attention_panel(a, rows, pair->queries, (pair->from + p) * ATTENTION_PANEL, tiles);
+        if (4 * ty < pair->keys && (pair->from + p) * ATTENTION_PANEL + 4 * tx < a->head_dim)
             attention_over_queries(weights, tiles, pair->queries, sums[p]);
     }
     barrier();
@@ -647,7 +657,7 @@ FUNCTION void attention_pair_queries(const struct attention_backward_args *args,
 }
 
 FUNCTION void attention_keys_store(const struct attention_shape *a, const struct attention_place *at,
-                                   float *to, uint64_t key_at, const uint32_t panels,
+                                   float *to, uint64_t key_at, const uint32_t from, const uint32_t panels,
                                    float sums[ATTENTION_PANELS_MAX][4][4])
 {
     const uint32_t ty = thread() / 16;
@@ -656,7 +666,7 @@ FUNCTION void attention_keys_store(const struct attention_shape *a, const struct
         UNROLL
         for (uint32_t i = 0; i < 4; i++)
             if (4 * ty + i < at->count)
-                attention_store(to, key_at + (uint64_t)(4 * ty + i) * a->k.ld, p * ATTENTION_PANEL,
+                attention_store(to, key_at + (uint64_t)(4 * ty + i) * a->k.ld, (from + p) * ATTENTION_PANEL,
                                 a->head_dim, sums[p][i]);
     }
 }
@@ -673,6 +683,7 @@ FUNCTION void attention_keys(const struct attention_backward_args *args, const u
     struct attention_pair pair;
     uint64_t key_at = attention_pair_keys(args, &at, kv, &pair);
     float dk[ATTENTION_PANELS_MAX][4][4], dv[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    pair.from = 0;
     attention_clear(dk, panels);
     attention_clear(dv, panels);
     for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
@@ -683,8 +694,8 @@ FUNCTION void attention_keys(const struct attention_backward_args *args, const u
             attention_keys_add(a, &pair, &pair.dout, weight, weights, tiles, panels, dv);
             attention_keys_add(a, &pair, &pair.q, slope, weights, tiles, panels, dk);
         }
-    attention_keys_store(a, &at, POINTER(float, args->dk), key_at, panels, dk);
-    attention_keys_store(a, &at, POINTER(float, args->dv), key_at, panels, dv);
+    attention_keys_store(a, &at, POINTER(float, args->dk), key_at, 0, panels, dk);
+    attention_keys_store(a, &at, POINTER(float, args->dv), key_at, 0, panels, dv);
 }
 
 KERNEL(attention_keys_64, 256)
@@ -697,19 +708,21 @@ KERNEL(attention_keys_128, 256)
     attention_keys(&args.of, 2);
 }
 
-/* Computes dv if block_z is 0 and dk if it is 1: both at once would need more registers than a thread has. */
-FUNCTION void attention_keys_half(const struct attention_backward_args *args, const uint32_t panels)
+/* Computes dv, or dk with `slopes`: both at once would need more registers than a thread has. */
+FUNCTION void attention_keys_half(const struct attention_backward_args *args, const uint32_t slopes,
+                                  const uint32_t from, const uint32_t panels)
 {
     SHARED(struct attention_quad, tiles, ATTENTION_TILES);
     SHARED(struct attention_quad, weights, ATTENTION_WEIGHTS);
     const struct attention_shape *a = &args->shape;
-    const uint32_t kv = block_y(), group = a->heads / a->kv_heads, slopes = block_z();
+    const uint32_t kv = block_y(), group = a->heads / a->kv_heads;
     struct attention_place at = attention_find(a, block_x());
     if (at.count == 0)
         return;
     struct attention_pair pair;
     uint64_t key_at = attention_pair_keys(args, &at, kv, &pair);
     float sums[ATTENTION_PANELS_MAX][4][4], weight[4][4], slope[4][4];
+    pair.from = from;
     attention_clear(sums, panels);
     for (pair.head = kv * group; pair.head < (kv + 1) * group; pair.head++)
         for (pair.query = at.first; pair.query < at.length && attention_first_key(a, pair.query) <= at.first;
@@ -721,14 +734,15 @@ FUNCTION void attention_keys_half(const struct attention_backward_args *args, co
                 weight[i / 4][i % 4] = slopes ? slope[i / 4][i % 4] : weight[i / 4][i % 4];
             attention_keys_add(a, &pair, slopes ? &pair.q : &pair.dout, weight, weights, tiles, panels, sums);
         }
-    attention_keys_store(a, &at, POINTER(float, slopes ? args->dk : args->dv), key_at, panels, sums);
+    attention_keys_store(a, &at, POINTER(float, slopes ? args->dk : args->dv), key_at, from, panels, sums);
 }
 
 KERNEL(attention_keys_256, 256)
 {
-    attention_keys_half(&args.of, 4);
+    attention_keys_half(&args.of, block_z(), 0, 4);
 }
 
+#include "engine/gpu/kernels/attention_wide.h"
 #include "engine/gpu/kernels/attention_units.h"
 
 #if FRAGMENT_F16

@@ -24,21 +24,21 @@ enum {
     CONV_KERNEL_TAPS = 4                    /* CONV_TAPS */
 };
 
-/* y[rows, vectors * width] = x * f(z), for `count` = rows * vectors vectors (op_gate). silu: f is silu, else
- * sigmoid. Backward also reads dy and writes dx and dz. */
+/* y[rows, vectors * width] = x * f(z), for `count` = rows * vectors vectors (op_gate). silu: f is silu;
+ * plain: f(z) is z; else sigmoid. Backward also reads dy and writes dx and dz. */
 struct gate_rows_args {
     uint64_t x, z, y, dy, dx, dz;
-    uint32_t count, vectors, width, ldz, vz, silu, wide;
+    uint32_t count, vectors, width, ldz, vz, silu, plain, wide;
 };
 struct gate_rows_backward_args {
     struct gate_rows_args of;
 };
 
 /* op_conv and op_conv_backward. Forward handles four channels of a token in a thread. partial[chunk, width *
- * CONV_TAPS], f64, gets the weights' gradient of `chunk_tokens` tokens. */
+ * taps], f64, gets the weights' gradient of `chunk_tokens` tokens. */
 struct conv_rows_args {
     uint64_t x, weight, positions, past, y, dy, dx, partial;
-    uint32_t tokens, width, ldx, ldy, lddx, wide, chunk_tokens;
+    uint32_t tokens, width, ldx, ldy, lddx, wide, chunk_tokens, taps, plain;
 };
 struct conv_past_args {
     struct conv_rows_args of;
@@ -86,7 +86,7 @@ KERNEL(gate_rows, 256)
     struct four x = four_load(POINTER(const float, args.x), own, at.n, args.wide);
     struct four z = four_load(POINTER(const float, args.z), z_at, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
-        x.v[j] *= (args.silu ? z.v[j] : 1.0f) * sigmoid(z.v[j]);
+        x.v[j] *= args.plain ? z.v[j] : (args.silu ? z.v[j] : 1.0f) * sigmoid(z.v[j]);
     four_store(POINTER(float, args.y), own, at.n, args.wide, x);
 }
 
@@ -101,8 +101,8 @@ KERNEL(gate_rows_backward, 256)
     struct four dy = four_load(POINTER(const float, op->dy), own, at.n, op->wide);
     for (uint32_t j = 0; j < 4; j++) {
         float s = sigmoid(z.v[j]), slope = s * (1.0f - s);
-        x.v[j] *= dy.v[j] * (op->silu ? s + z.v[j] * slope : slope);
-        dy.v[j] *= op->silu ? z.v[j] * s : s;
+        x.v[j] *= dy.v[j] * (op->plain ? 1.0f : op->silu ? s + z.v[j] * slope : slope);
+        dy.v[j] *= op->plain ? z.v[j] : op->silu ? z.v[j] * s : s;
     }
     four_store(POINTER(float, op->dz), z_at, at.n, op->wide, x);
     four_store(POINTER(float, op->dx), own, at.n, op->wide, dy);
@@ -117,8 +117,7 @@ FUNCTION struct four conv_before(const struct conv_rows_args *op, uint64_t t, ui
     if (j > before)
         n = 0;
     if (j > t)
-        return four_load(POINTER(const float, op->past), (CONV_KERNEL_TAPS - 1 + t - j) * op->width + column,
-                         n, 0);
+        return four_load(POINTER(const float, op->past), (op->taps - 1 + t - j) * op->width + column, n, 0);
     return four_load(POINTER(const float, op->x), (t - (n ? j : 0)) * op->ldx + column, n, op->wide);
 }
 
@@ -130,11 +129,11 @@ FUNCTION struct four conv_sums(const struct conv_rows_args *op, uint64_t t, uint
     struct four sum = conv_before(op, t, CONV_KERNEL_TAPS, 0, column, 0);
     UNROLL
     for (uint32_t j = 0; j < CONV_KERNEL_TAPS; j++) {
-        struct four x = conv_before(op, t, j, before, column, n);
+        struct four x = conv_before(op, t, j, before, column, j < op->taps ? n : 0);
         for (uint32_t i = 0; i < 4; i++)
-            if (i < n)
-                sum.v[i] = math_fma(LOAD(weight, (column + i) * CONV_KERNEL_TAPS + CONV_KERNEL_TAPS - 1 - j),
-                                    x.v[i], sum.v[i]);
+            if (i < n && j < op->taps)
+                sum.v[i] =
+                    math_fma(LOAD(weight, (column + i) * op->taps + op->taps - 1 - j), x.v[i], sum.v[i]);
     }
     return sum;
 }
@@ -144,7 +143,7 @@ KERNEL(conv_rows, 256)
     struct four_position at = place_in_rows(args.tokens, args.width);
     struct four s = conv_sums(&args, at.row, at.column, at.n);
     for (uint32_t i = 0; i < 4; i++)
-        s.v[i] *= sigmoid(s.v[i]);
+        s.v[i] *= args.plain ? 1.0f : sigmoid(s.v[i]);
     four_store(POINTER(float, args.y), at.row * args.ldy + at.column, at.n, args.wide, s);
 }
 
@@ -156,22 +155,22 @@ KERNEL(conv_past, 256)
     float *past = POINTER(float, op->past);
     if (column >= op->width)
         return;
-    for (uint32_t i = 0; i < CONV_KERNEL_TAPS - 1; i++) {
+    for (uint32_t i = 0; i < op->taps - 1; i++) {
         uint64_t from = (uint64_t)op->tokens + i; /* counted from the first value that past holds */
         float x;
-        if (from < CONV_KERNEL_TAPS - 1)
+        if (from < op->taps - 1)
             x = LOAD(past, from * op->width + column);
         else
-            x = LOAD(POINTER(const float, op->x), (from - (CONV_KERNEL_TAPS - 1)) * op->ldx + column);
+            x = LOAD(POINTER(const float, op->x), (from - (op->taps - 1)) * op->ldx + column);
         STORE(past, i * op->width + column, x);
     }
 }
 
-/* The gradient of the sum whose silu is y. */
-FUNCTION float conv_slope(float s, float dy)
+/* The gradient of the sum s, whose silu (or itself) is y. */
+FUNCTION float conv_slope(const struct conv_rows_args *op, float s, float dy)
 {
     float f = sigmoid(s);
-    return dy * math_fma(s * f, 1.0f - f, f);
+    return op->plain ? dy : dy * math_fma(s * f, 1.0f - f, f);
 }
 
 KERNEL(conv_rows_backward, 256)
@@ -181,7 +180,7 @@ KERNEL(conv_rows_backward, 256)
     const float *weight = POINTER(const float, op->weight);
     struct four dx = conv_before(op, at.row, CONV_KERNEL_TAPS, 0, at.column, 0);
     ROLLED
-    for (uint32_t j = 0; j < CONV_KERNEL_TAPS && at.n > 0 && at.row + j < op->tokens; j++) {
+    for (uint32_t j = 0; j < op->taps && at.n > 0 && at.row + j < op->tokens; j++) {
         uint64_t t = at.row + j;
         if (LOAD(POINTER(const uint32_t, op->positions), t) < j)
             break; /* the token is of the next row */
@@ -189,9 +188,8 @@ KERNEL(conv_rows_backward, 256)
         struct four dy = four_load(POINTER(const float, op->dy), t * op->ldy + at.column, at.n, op->wide);
         for (uint32_t i = 0; i < 4; i++)
             if (i < at.n)
-                dx.v[i] =
-                    math_fma(LOAD(weight, (at.column + i) * CONV_KERNEL_TAPS + CONV_KERNEL_TAPS - 1 - j),
-                             conv_slope(s.v[i], dy.v[i]), dx.v[i]);
+                dx.v[i] = math_fma(LOAD(weight, (at.column + i) * op->taps + op->taps - 1 - j),
+                                   conv_slope(op, s.v[i], dy.v[i]), dx.v[i]);
     }
     four_store(POINTER(float, op->dx), at.row * op->lddx + at.column, at.n, op->wide, dx);
 }
@@ -209,18 +207,20 @@ KERNEL(conv_weights, 256)
     for (uint64_t t = begin; t < end; t++) {
         uint32_t before = LOAD(POINTER(const uint32_t, op->positions), t);
         float s = conv_sums(op, t, column, 1).v[0];
-        double ds = (double)conv_slope(s, LOAD(POINTER(const float, op->dy), t * op->ldy + column));
+        double ds = (double)conv_slope(op, s, LOAD(POINTER(const float, op->dy), t * op->ldy + column));
         sum0 += ds * (double)conv_before(op, t, 0, before, column, 1).v[0];
         sum1 += ds * (double)conv_before(op, t, 1, before, column, 1).v[0];
-        sum2 += ds * (double)conv_before(op, t, 2, before, column, 1).v[0];
-        sum3 += ds * (double)conv_before(op, t, 3, before, column, 1).v[0];
+        sum2 += ds * (double)conv_before(op, t, 2, before, column, op->taps > 2).v[0];
+        sum3 += ds * (double)conv_before(op, t, 3, before, column, op->taps > 3).v[0];
     }
     double *partial = POINTER(double, op->partial);
-    uint64_t to = ((uint64_t)block_y() * op->width + column) * CONV_KERNEL_TAPS;
-    STORE(partial, to + 3, sum0);
-    STORE(partial, to + 2, sum1);
-    STORE(partial, to + 1, sum2);
-    STORE(partial, to, sum3);
+    uint64_t to = ((uint64_t)block_y() * op->width + column) * op->taps;
+    if (op->taps > 3)
+        STORE(partial, to + op->taps - 4, sum3);
+    if (op->taps > 2)
+        STORE(partial, to + op->taps - 3, sum2);
+    STORE(partial, to + op->taps - 2, sum1);
+    STORE(partial, to + op->taps - 1, sum0);
 }
 
 /* --- the gated delta rule ---

@@ -6,6 +6,7 @@
  *   KERNEL(name, threads) { … args.x … }  a kernel over blocks of `threads`; args is a struct name_args
  *   KERNEL_ALONE(name, threads)  the same, with all registers for one block per multiprocessor
  *   KERNEL_PAIR(name, threads)   the same, with so few registers that AMD's compute units hold two blocks
+ *   KERNEL_TWO(name, threads)    the same, and NVIDIA's multiprocessors do so, too
  *   thread(), block_x(), block_y(), block_z(), blocks_x(), lane(), warp(), warp_size()
  *   barrier()          waits for all threads of the block; they then see memory written before
  *   warp_barrier()     the same for all lanes of the warp

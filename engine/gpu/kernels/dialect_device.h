@@ -19,6 +19,7 @@ typedef unsigned long long uint64_t;
     extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads) void name(const struct name##_args args)
 #if defined(__HIP__)
 #define KERNEL_ALONE(name, threads) KERNEL(name, threads)
+#define KERNEL_TWO(name, threads) KERNEL_PAIR(name, threads)
 #if defined(__gfx908__) /* its 512 registers are two files of 256, of which a half would spill */
 #define KERNEL_PAIR(name, threads) KERNEL(name, threads)
 #else
@@ -28,6 +29,9 @@ typedef unsigned long long uint64_t;
 #endif
 #else
 #define KERNEL_PAIR(name, threads) KERNEL(name, threads)
+#define KERNEL_TWO(name, threads)                                                                            \
+    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, 2))) void name(                 \
+        const struct name##_args args)
 #define KERNEL_ALONE(name, threads)                                                                          \
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, 1))) void name(                 \
         const struct name##_args args)

@@ -7,7 +7,8 @@
 #define FLAT_KERNELS(X)                                                                                      \
     X(add_rows, 256)                                                                                         \
     X(copy_rows, 256)                                                                                        \
-    X(bias_rows, 256) X(softcap, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256) X(cast_rows, 256)
+    X(bias_rows, 256)                                                                                        \
+    X(softcap, 256) X(scale, 256) X(glu, 256) X(glu_backward, 256) X(cast, 256) X(cast_rows, 256)
 
 /* y[rows,width] += alpha * x. For `wide`, here and in other kernels, see four.h. */
 struct add_rows_args {
@@ -29,6 +30,11 @@ struct bias_rows_args {
 };
 
 /* x[count] = cap * tanh(x / cap) */
+struct scale_args {
+    uint64_t x, factor, count;
+    uint32_t wide;
+};
+
 struct softcap_args {
     uint64_t x, count;
     uint32_t wide;
@@ -117,6 +123,16 @@ KERNEL(softcap, 256)
     struct four a = four_load(x, at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++)
         a.v[j] = softcapped(a.v[j], args.cap);
+    four_store(x, at.column, at.n, args.wide, a);
+}
+
+KERNEL(scale, 256)
+{
+    struct four_position at = place_in_array(args.count);
+    float *x = POINTER(float, args.x), factor = LOAD(POINTER(const float, args.factor), 0);
+    struct four a = four_load(x, at.column, at.n, args.wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] *= factor;
     four_store(x, at.column, at.n, args.wide, a);
 }
 

@@ -92,13 +92,15 @@ FUNCTION void cross_entropy_row(const struct cross_entropy_args args, uint64_t i
 {
     float *row = POINTER(float, args.logits) + index * args.vocab;
     uint32_t target = LOAD(POINTER(const uint32_t, args.targets), index);
-    assert_device(target < args.vocab);
+    const uint32_t counts = target != 0xffffffffu; /* -1: no target */
+    assert_device(!counts || target < args.vocab);
     struct logit_sums sums = softmax_sums_of(args, row, team, target);
     double hit = 1.0 - (double)args.smoothing, share = (double)args.smoothing / (double)args.vocab;
     if (team.rank == 0)
         STORE(POINTER(double, args.losses), index,
-              math_log_wide(sums.exponentials) + (double)sums.max - hit * (double)sums.at_target -
-                  share * sums.logits);
+              !counts ? 0.0
+                      : math_log_wide(sums.exponentials) + (double)sums.max - hit * (double)sums.at_target -
+                            share * sums.logits);
     if (!args.gradient)
         return;
     float inverse = (float)(1.0 / sums.exponentials);
@@ -112,7 +114,7 @@ FUNCTION void cross_entropy_row(const struct cross_entropy_args args, uint64_t i
             x.v[j] = (math_exp(y - sums.max) * inverse - (float)share) * slope;
             if (at + j == target)
                 x.v[j] -= (float)hit * slope;
-            x.v[j] *= args.scale;
+            x.v[j] *= counts ? args.scale : 0.0f;
         }
         four_store(row, at, n, args.wide, x);
     }

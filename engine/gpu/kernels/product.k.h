@@ -25,6 +25,8 @@
     X(gemm_blocks_64x64, 256)                                                                                \
     X(gemm_blocks_16x64, 256)                                                                                \
     X(units_128x128, 256)                                                                                    \
+    X(units_eights_128x128, 256)                                                                             \
+    X(units_nf4_eights_128x128, 256)                                                                         \
     X(units_64x64, 256)                                                                                      \
     X(units_32x128, 256)                                                                                     \
     X(units_128x32, 256)                                                                                     \
@@ -66,6 +68,10 @@ GEMM_ARGS(gemm_blocks_16x64);
 /* Products in bf16 or fp16 with matrix units. Except for tiles of 64 x 64, the values of a and b must exist
  * in aligned fours (wide_a, wide_b, and the lengths of stored rows). */
 GEMM_ARGS(units_128x128);
+/* In aligned eights: of 16-bit operands that are stored in the type that is computed in, or runs of NF4's
+ * codes (units.h). */
+GEMM_ARGS(units_eights_128x128);
+GEMM_ARGS(units_nf4_eights_128x128);
 GEMM_ARGS(units_64x64);
 GEMM_ARGS(units_32x128);
 GEMM_ARGS(units_128x32);
@@ -306,10 +312,13 @@ KERNEL(gemm_blocks_16x64, 256)
 #define UNITS_TILE(storage, whole, rows, columns)                                                            \
     units_tile(&args.product, storage, whole, rows, columns, block_y() * 32 * (rows),                        \
                block_x() * 32 * (columns), block_z())
+#define UNITS_TILE_EIGHTS(storage)                                                                           \
+    units_tile_eights(&args.product, storage, block_y() * 128, block_x() * 128, block_z())
 #define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
 #define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
 #else /* without matrix units: the host never launches the kernels named units on such cards */
 #define UNITS_TILE(storage, whole, rows, columns) assert_device(0)
+#define UNITS_TILE_EIGHTS(storage) assert_device(0)
 #define UNITS_GROUPED(storage) assert_device(0)
 #define UNITS_OUTER assert_device(0)
 #endif
@@ -332,6 +341,16 @@ KERNEL(units_32x128, 256)
 KERNEL(units_128x32, 256)
 {
     UNITS_TILE(STORED_PLAIN, 1, 4, 1);
+}
+
+KERNEL_TWO(units_eights_128x128, 256)
+{
+    UNITS_TILE_EIGHTS(STORED_PLAIN);
+}
+
+KERNEL_TWO(units_nf4_eights_128x128, 256)
+{
+    UNITS_TILE_EIGHTS(STORED_NF4);
 }
 
 KERNEL_PAIR(units_nf4_128x128, 256)

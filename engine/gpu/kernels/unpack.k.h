@@ -124,16 +124,21 @@ FUNCTION struct fetched nf4_read(uint64_t codes, uint64_t absmax, uint64_t scale
     return fetched_words(four, code, math_bits(scale), 0);
 }
 
+/* The scale of which `scale` has the bits, if `nested` times that of `code`, and more by `offset`. */
+FUNCTION float nf4_scale(float *table, uint32_t nested, float offset, uint32_t code, uint32_t scale)
+{
+    if (!nested)
+        return math_float(scale);
+    float product = GET(table, NF4_SCALES + code) * math_float(scale);
+    return product + offset;
+}
+
 /* Computes four values from what nf4_read returned. offset: with nested scales, what is added to each of
  * them. */
 FUNCTION struct four nf4_values(float *table, uint32_t nested, float offset, struct fetched next)
 {
     struct four x;
-    float absmax = math_float(next.w[2]);
-    if (nested) {
-        float product = GET(table, NF4_SCALES + next.w[1]) * absmax;
-        absmax = product + offset;
-    }
+    float absmax = nf4_scale(table, nested, offset, next.w[1], next.w[2]);
     UNROLL
     for (uint32_t j = 0; j < 4; j++) /* the first value of a byte is in its upper half */
         x.v[j] = GET(table, next.w[0] >> 4 * (j ^ 1u) & 15u) * absmax;

@@ -168,6 +168,7 @@ static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
     MOVES(ONE, THREE, f32)                                                                                   \
     MOVES(ONE, THREE, f64)                                                                                   \
     ONE(mov_pred, pred, pred, a != 0)                                                                        \
+    TWO(setp_eq_b32, pred, u32, u32, a == b)                                                                 \
     COMPARED(TWO, s16)                                                                                       \
     COMPARED(TWO, s32)                                                                                       \
     COMPARED(TWO, u32)                                                                                       \
@@ -359,6 +360,8 @@ const struct ptx_form ptx_forms[] = {
     {"ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16", ptx_blocks_2_turned, PTX_WARP, 3, {WORDS}},
     {"ldmatrix_sync_aligned_m8n8_x4_shared_b16", ptx_blocks_4, PTX_WARP, 5, {WORDS}},
     {"ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16", ptx_blocks_4_turned, PTX_WARP, 5, {WORDS}},
+    {"cp_async_cg_shared_global", ptx_copy, PTX_ACCESS, 4, {4, 8, 4, 4}},
+    {"cp_async_wait_all", ptx_copies_await, PTX_ACCESS, 0, {0}},
     {"bar_warp_sync", bar_warp_sync, PTX_WARP, 1, {4}},
     {"bar_sync", NULL, PTX_BARRIER, 1, {4}},
     {"exit", NULL, PTX_END, 0, {0}},

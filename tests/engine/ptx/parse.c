@@ -329,8 +329,8 @@ static int statement_parse(struct parser *p, const char *text)
     size_t length = strcspn(text, " \t\n");
     bool unpacks = strncmp(text, "mov.", 4) == 0 && text[length + strspn(text + length, " \t")] == '{';
     snprintf(opcode, sizeof(opcode), "%.*s%s", (int)length, text, unpacks ? ".unpack" : "");
-    /* ldmatrix has its address in one register; what it accesses is no operand of a form. */
-    bool blocks = strncmp(opcode, "ldmatrix.", 9) == 0;
+    /* These have their addresses in registers; what they access is no operand of a form. */
+    bool blocks = strncmp(opcode, "ldmatrix.", 9) == 0 || strncmp(opcode, "cp.async.", 9) == 0;
     if (tokens_split(p, text + length, blocks ? " \t\n,{}[]" : " \t\n,{}") != 0)
         return -1;
     if (strcmp(opcode, "bra") == 0 || strcmp(opcode, "bra.uni") == 0)

@@ -15,6 +15,8 @@
  * within an allocation or an array; with the emulated device's option `checks`, reads of what nobody wrote
  * and accesses without a barrier between them are faults, too.
  *
+ * What cp.async copies arrives when its lane waits for it, as late as a card may deliver it.
+ *
  * Not as on a card: mma.sync adds its terms one after the other, with one rounding each (the ISA leaves the
  * order open); arithmetic gives the CPU's NaN. */
 #pragma once
@@ -116,3 +118,4 @@ struct ptx_warp {
 /* Defined in run.c. */
 void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr);
 ptx_run ptx_blocks_2, ptx_blocks_2_turned, ptx_blocks_4, ptx_blocks_4_turned; /* ldmatrix */
+ptx_run ptx_copy, ptx_copies_await;                                           /* cp.async */

@@ -13,6 +13,7 @@
 enum {
     WARPS_MAX = EMULATED_BLOCK_THREADS_MAX / PTX_LANES,
     PARTS_MIN = 256, /* fewer accesses of an instruction say nothing about conflicts that depend on values */
+    PENDING_MAX = 64 * PTX_LANES, /* copies of a warp that nobody has waited for */
     TURNS_MAX = 1 << 24 /* backward jumps of a warp between two barriers that count as an endless loop */
 };
 
@@ -23,10 +24,19 @@ extern const struct gpu_function emulated_functions_fma[FUNCTIONS]
     __attribute__((alias("emulated_functions_any")));
 const uint32_t emulated_function_count = FUNCTIONS;
 
+/* 16 bytes that cp.async has still to copy. */
+struct ptx_pending {
+    uint32_t lane;
+    uint8_t *to;
+    const uint8_t *from; /* NULL: zeros */
+};
+
 /* The state of the block that runs; each host thread that launches kernels has one. */
 struct runner {
     struct ptx_kernel *kernel;
     struct ptx_warp warps[WARPS_MAX];
+    struct ptx_pending pending[WARPS_MAX][PENDING_MAX];
+    uint32_t pending_count[WARPS_MAX];
     uint8_t *registers, *shared;
     uint64_t register_room;
     struct emulated_memory *memory;
@@ -276,6 +286,56 @@ void ptx_blocks_4_turned(struct ptx_warp *warp, const struct ptx_instr *instr)
     blocks_read(warp, instr, 4, true);
 }
 
+/* cp.async.cg.shared.global [to], [from], 16, bytes: copies `bytes` bytes and fills up with zeros. Until its
+ * lane waits for it, the place has what is no number. */
+void ptx_copy(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    const uint32_t *to = PTX_OPERAND(warp, instr, 0), *bytes = PTX_OPERAND(warp, instr, 3);
+    const uint64_t *from = PTX_OPERAND(warp, instr, 1);
+    const struct ptx_instr read = {
+        .line = instr->line, .access = {.space = PTX_GLOBAL, .action = PTX_LOAD, .bytes = 16, .count = 1}};
+    struct ptx_instr write = *instr;
+    uint64_t addresses[PTX_LANES];
+    uint32_t reads = 0, *count = &runner->pending_count[warp->index];
+    write.access = read.access;
+    write.access.space = PTX_SHARED;
+    write.access.action = PTX_STORE;
+    for (uint32_t lanes = warp->active; lanes != 0; lanes &= lanes - 1) {
+        uint32_t l = (uint32_t)__builtin_ctz(lanes);
+        struct ptx_pending copy = {.lane = l, .to = access_at(warp, &write, l, to[l])};
+        addresses[l] = to[l];
+        if (bytes[l] != 0) {
+            reads |= UINT32_C(1) << l;
+            copy.from = access_at(warp, &read, l, from[l]);
+        }
+        if (!copy.to || (bytes[l] != 0 && !copy.from))
+            return;
+        if (*count == PENDING_MAX || (bytes[l] != 0 && bytes[l] != 16)) {
+            fault(warp, l, instr->line, "too many copies that nobody waits for, or a part of 16 bytes");
+            return;
+        }
+        memset(copy.to, 0xff, 16);
+        runner->pending[warp->index][(*count)++] = copy;
+    }
+    shared_count(instr, addresses, warp->active, 16);
+    global_count(&runner->traffic, from, reads, 16);
+}
+
+void ptx_copies_await(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    struct ptx_pending *pending = runner->pending[warp->index];
+    uint32_t kept = 0;
+    (void)instr;
+    for (uint32_t i = 0; i < runner->pending_count[warp->index]; i++)
+        if ((warp->active >> pending[i].lane & 1) == 0)
+            pending[kept++] = pending[i];
+        else if (pending[i].from)
+            memcpy(pending[i].to, pending[i].from, 16);
+        else
+            memset(pending[i].to, 0, 16);
+    runner->pending_count[warp->index] = kept;
+}
+
 /* --- a warp */
 
 static void lanes_activate(struct ptx_warp *warp, uint32_t active)
@@ -423,6 +483,7 @@ static void block_run(struct runner *r, uint32_t warps, struct gpu_dims blocks)
     for (uint32_t w = 0; w < warps; w++) {
         struct ptx_warp *warp = &r->warps[w];
         *warp = (struct ptx_warp){.live = UINT32_MAX, .index = w};
+        r->pending_count[w] = 0;
         warp->base[0] = r->registers + (uint64_t)w * kernel->register_bytes;
         warp->base[1] = kernel->constants;
         special_set(warp, PTX_TID_X, w * PTX_LANES, 1);
