@@ -50,7 +50,8 @@ def run(motley, args, train, name, method, placement):
 
 
 def rounds_of(args, link, kinds, memory, chosen):
-    """What each kind took in each round: {kind: [(predicted, measured, error, error against the job on one device)]}."""
+    """What each kind took in each round: {kind: [(predicted, measured, error, error against the job on one device, error without what
+    earlier runs taught)]}."""
     out = {}
     with Motley(config(args.isa, link, memory)) as motley:
         train, _ = demo_rows(motley.base)
@@ -61,9 +62,11 @@ def rounds_of(args, link, kinds, memory, chosen):
                 predicted, measured, answer = run(motley, args, train, kind, method, placement)
                 error = predicted / measured - 1
                 still = 1 + error if kind == "single" else still
-                out.setdefault(kind, []).append((predicted, measured, error, (1 + error) / still - 1))
+                taught = answer.get("corrected") or {"runs": 0, "times": 1.0}
+                without = predicted / taught["times"] / measured - 1
+                out.setdefault(kind, []).append((predicted, measured, error, (1 + error) / still - 1, without))
                 print(f"{link} round {number + 1} {kind:8} predicted {predicted:.3f} s, measured {measured:.3f} s: {error:+.1%}, "
-                      f"beside one device {(1 + error) / still - 1:+.1%}"
+                      f"beside one device {(1 + error) / still - 1:+.1%}, by {taught['runs']} runs; without {without:+.1%}"
                       f"{' (' + answer['placement'] + ')' if kind == 'chosen' else ''}", flush=True)
     return out
 
@@ -76,13 +79,14 @@ def main():
         found[link] = rounds_of(args, link, lora, WHOLE, True)
         if "shards" in args.kinds:
             found[link].update(rounds_of(args, link, ["shards"], PARTS, False))
-    medians = {f"{kind} {link}": [statistics.median(abs(run[i]) for run in runs) for i in (2, 3)]
+    medians = {f"{kind} {link}": [statistics.median(abs(run[i]) for run in runs) for i in (2, 3, 4)]
                for link, kinds in found.items() for kind, runs in kinds.items() if kind != "chosen"}
     best = {link: min(statistics.median(run[1] for run in runs) for kind, runs in kinds.items() if kind not in ("chosen", "shards"))
             for link, kinds in found.items()}
     report("accuracy_kinds", {
         "rows": args.rows, "isa": args.isa, "rounds": args.rounds, "error": medians,
         "error_mean": statistics.mean(m[0] for m in medians.values()), "error_worst": max(m[0] for m in medians.values()),
+        "without_mean": statistics.mean(m[2] for m in medians.values()), "without_worst": max(m[2] for m in medians.values()),
         "beside_single_mean": statistics.mean(m[1] for name, m in medians.items() if not name.startswith(("single", "shards"))),
         "chosen_of_best": {link: statistics.median(run[1] for run in kinds["chosen"]) / best[link] for link, kinds in found.items()}})
 

@@ -89,7 +89,7 @@ def run(motley, args, rows, name, method, placement):
         return None
     steps = motley.metrics(job["id"])[0]
     answer = job["run"]["plan_answer"]
-    return {"placement": answer["placement"], "predicted_s": answer["step_s"], "bound_s": answer["lower_bound_s"], "basis": answer["basis"],
+    return {"placement": answer["placement"], "corrected": answer.get("corrected") or {"runs": 0, "times": 1.0}, "predicted_s": answer["step_s"], "bound_s": answer["lower_bound_s"], "basis": answer["basis"],
             "measured_s": statistics.median(s["seconds"] for s in steps[1:]), "least_s": min(s["seconds"] for s in steps)}
 
 

@@ -143,18 +143,17 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
 /* Returns a copy of the running plan whose busy_s are the compute seconds of the cluster's tables. The plan
  * itself is not changed, because its digest covers these times. */
 static struct plan *priced_copy(const struct workload *workload, const struct cluster *cluster,
-                                const struct plan *plan, struct err *err)
+                                const struct plan *plan, double *step_s, struct err *err)
 {
     struct problem problem;
     struct workload w = *workload;
-    double step_s;
     json_t *json = plan_to_json(plan, err);
     struct plan *copy = json ? plan_from_json(json, err) : NULL;
     json_decref(json);
     w.objective = OBJECTIVE_TIME;
     int result = copy ? problem_init(&problem, &w, cluster, err) : -1;
     if (result == 0) {
-        result = price_plan(&problem, copy, UINT32_MAX, &step_s, err);
+        result = price_plan(&problem, copy, UINT32_MAX, step_s, err);
         problem_fini(&problem);
     }
     if (result == 0)
@@ -173,7 +172,8 @@ int replan_factors(const struct workload *workload, const struct cluster *cluste
     }
     if (!all)
         return 0;
-    struct plan *priced = priced_copy(workload, cluster, plan, err);
+    double step_s = 0;
+    struct plan *priced = priced_copy(workload, cluster, plan, &step_s, err);
     if (!priced)
         return -1;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -184,7 +184,7 @@ int replan_factors(const struct workload *workload, const struct cluster *cluste
                 measured += compute_s[k];
             }
         }
-        if (busy > 0 && measured > 0)
+        if (busy > 0 && measured > 0 && fmax(busy, measured) >= REPLAN_PART * step_s)
             factors[r] = busy / measured;
     }
     plan_destroy(priced);
@@ -207,29 +207,30 @@ static int words_set(const struct replan_input *input, struct replan_decision *d
         snprintf(text, sizeof(text), "Stop: the plan that runs cannot go on (%s), and nothing fits.", reason);
     else if (d->verdict == REPLAN_MUST)
         snprintf(text, sizeof(text),
-                 "Move: the plan that runs cannot go on (%s); the new one takes %s a step, moving %s and "
+                 "Move: the plan that runs cannot go on (%s); the new one takes %s per step, moving %s and "
                  "starting again %s.",
                  reason, now, moved, costs);
     else if (d->verdict == REPLAN_MOVE)
         snprintf(text, sizeof(text),
-                 "Move: %s a step becomes %s (%.0f %% less), which over %llu steps saves %s; moving %s and "
+                 "Move: %s per step becomes %s (%.0f %% less), which over %llu steps saves %s; moving %s and "
                  "starting again takes %s.",
                  old, now, 100 * d->gain, steps, saves, moved, costs);
     else if (!d->plan)
-        snprintf(text, sizeof(text), "Stay: nothing faster than %s a step was found.", old);
+        snprintf(text, sizeof(text), "Stay: nothing faster than %s per step was found.", old);
     else if (d->gain < REPLAN_GAIN)
         snprintf(text, sizeof(text),
-                 "Stay: %s a step could be %s, %.1f %% less; under %.0f %% is not worth it.", old, now,
+                 "Stay: %s per step could be %s, %.1f %% less; under %.0f %% is not worth it.", old, now,
                  100 * d->gain, 100 * REPLAN_GAIN);
     else if (d->saves_s <= d->costs_s)
-        snprintf(text, sizeof(text),
-                 "Stay: %s a step could be %s, but the %llu steps left would save only %s, and moving %s and "
-                 "starting again takes %s.",
-                 old, now, steps, saves, moved, costs);
+        snprintf(
+            text, sizeof(text),
+            "Stay: %s per step could be %s, but the %llu steps left would save only %s, and moving %s and "
+            "starting again takes %s.",
+            old, now, steps, saves, moved, costs);
     else
         snprintf(
             text, sizeof(text),
-            "Stay for now: %s a step could be %s (%.0f %% less), seen %u time%s in a row; %u are needed.",
+            "Stay for now: %s per step could be %s (%.0f %% less), seen %u time%s in a row; %u are needed.",
             old, now, 100 * d->gain, d->windows, d->windows == 1 ? "" : "s", REPLAN_WINDOWS);
     d->words = strdup(text);
     return d->words ? 0 : err_set(err, ERR_NOMEM, "replan: out of memory");
@@ -245,6 +246,7 @@ static int weigh(const struct replan_input *input, struct plan_answer *answer, s
                  struct err *err)
 {
     d->old_step_s = answer->from_step_s;
+    d->old_corrected = answer->from_corrected;
     d->new_step_s = answer->plan ? answer->step_s : 0;
     if (!answer->plan)
         return 0;
@@ -336,6 +338,8 @@ json_t *replan_to_json(const struct replan_decision *d, struct err *err)
                   d->old_step_s, "new_step_s", d->new_step_s, "gain", d->gain, "saves_s", d->saves_s,
                   "costs_s", d->costs_s, "migration_s", d->migration_s, "migration_bytes",
                   (json_int_t)d->migration_bytes, "windows", (json_int_t)d->windows, "words", d->words);
+    if (json && d->old_corrected > 0)
+        json_object_set_new(json, "old_corrected", json_real(d->old_corrected));
     if (!json)
         err_set(err, ERR_NOMEM, "replan: out of memory");
     return json;

@@ -17,6 +17,9 @@
 
 #define REPLAN_GAIN 0.05  /* least gain for a move, as a share of the old plan's seconds per step */
 #define REPLAN_WINDOWS 2u /* successive decisions that must show the gain */
+/* A rank that computes for less than this share of a step, planned and measured, tells nothing of its device:
+ * what is measured of a few milliseconds are wake-ups and timers. */
+#define REPLAN_PART 0.1
 
 /* State between decisions; zeros at first and after a move. */
 struct replan_state {
@@ -44,6 +47,7 @@ struct replan_input {
 struct replan_decision {
     enum replan_verdict verdict;
     double old_step_s;        /* seconds of a step of the old plan at the present costs; 0: it cannot run */
+    double old_corrected;     /* the factor in old_step_s that earlier runs taught; 0: there is none */
     double new_step_s;        /* seconds of a step of the new plan; 0: no plan fits */
     double gain;              /* 1 − new/old; 0 if one of them is missing */
     double migration_s;       /* seconds of migration; 0 if the old plan stays */
@@ -75,14 +79,14 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
                      const struct plan *to, uint64_t *bytes, double *seconds, struct err *err);
 
 /* Writes to factors[plan->rank_count] how much faster than the cluster's tables say the device of each rank
- * computed, where the rank took compute_s[rank] seconds a step (0: unknown, factor 1). A device of several
- * ranks has one factor. A plan on a device that the cluster lacks has factors of 1.
- * ERR_INVALID, ERR_NOMEM. */
+ * computed, where the rank took compute_s[rank] seconds a step (0: unknown, factor 1; so are ranks of a small
+ * part, REPLAN_PART). A device of several ranks has one factor. A plan on a device that the cluster lacks has
+ * factors of 1. ERR_INVALID, ERR_NOMEM. */
 int replan_factors(const struct workload *workload, const struct cluster *cluster, const struct plan *plan,
                    const double *compute_s, double *factors, struct err *err);
 
-/* Returns {"verdict", "old_step_s", "new_step_s", "gain", "saves_s", "costs_s", "migration_s",
- * "migration_bytes", "windows", "words"}, new, or NULL with ERR_NOMEM. */
+/* Returns {"verdict", "old_step_s", "old_corrected"?, "new_step_s", "gain", "saves_s", "costs_s",
+ * "migration_s", "migration_bytes", "windows", "words"}, new, or NULL with ERR_NOMEM. */
 json_t *replan_to_json(const struct replan_decision *decision, struct err *err);
 
 #endif

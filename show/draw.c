@@ -68,7 +68,7 @@ static double heading(struct pen *pen, const struct draw_input *input, double y)
         pen_text(pen, input->title, 80);
         pen_put(pen, " · ");
     }
-    pen_put(pen, "%s over %u %s: %s a step, %u micro-batch%s of %s%u row%s</text>\n",
+    pen_put(pen, "%s over %u %s: %s per step, %u micro-batch%s of %s%u row%s</text>\n",
             plan_placement_name(plan->placement), plan->rank_count, plan->rank_count == 1 ? "rank" : "ranks",
             units_seconds(step, input->step_s), plan->micro_batch_count,
             plan->micro_batch_count == 1 ? "" : "es", plan->rows_bound == 1 ? "" : "up to ", plan->rows_bound,

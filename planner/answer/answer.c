@@ -197,6 +197,10 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
         json_object_set_new(root, "kwh_per_million_tokens", kwh > 0 ? json_real(kwh) : json_null());
         json_object_set_new(root, "basis",
                             json_string(answer->plan->costs.text ? answer->plan->costs.text : ""));
+        if (answer->plan->costs.corrected_runs > 0)
+            json_object_set_new(root, "corrected",
+                                json_pack("{s:I,s:f}", "runs", (json_int_t)answer->plan->costs.corrected_runs,
+                                          "times", answer->plan->costs.corrected));
     }
     if (answer->insight && plan_insight_json(answer->insight, root, err) < 0) {
         json_decref(root);

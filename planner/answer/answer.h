@@ -97,12 +97,13 @@ struct plan_answer {
     struct plan_alternative *alternatives;
     uint32_t left_out_count;
     struct plan_left_out *left_out;
-    uint64_t evaluations; /* evaluations that the search spent */
-    bool runnable;        /* can workers of this release run the plan? true if there is no plan */
-    double from_step_s;   /* seconds of a step of plan_options.from at the present costs; 0: that plan cannot
-                             be kept, or none was given */
-    char *from_words;     /* what became of plan_options.from, in a sentence; NULL: none was given */
-    double uncertainty;   /* relative error of step_s; 0 if all times were measured, on quiet machines */
+    uint64_t evaluations;  /* evaluations that the search spent */
+    bool runnable;         /* can workers of this release run the plan? true if there is no plan */
+    double from_corrected; /* the factor in from_step_s that earlier runs taught; 0: there is none */
+    double from_step_s;    /* seconds of a step of plan_options.from at the present costs; 0: that plan cannot
+                              be kept, or none was given */
+    char *from_words;      /* what became of plan_options.from, in a sentence; NULL: none was given */
+    double uncertainty;    /* relative error of step_s; 0 if all times were measured, on quiet machines */
     uint32_t warning_count;
     char **warnings;                /* suspicious values in the tables, one sentence each (doubts.c) */
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the

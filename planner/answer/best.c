@@ -66,6 +66,7 @@ static int from_say(struct plan_request *q, const struct err *why)
     int chosen = q->found.chosen;
     bool better = chosen >= 0 && q->found.best[chosen].estimate_s < q->kept_value * (1 - 1e-9);
     q->answer->from_step_s = q->kept ? q->kept_s : 0;
+    q->answer->from_corrected = q->kept ? q->kept->costs.corrected : 0;
     if (q->kept && !better) {
         snprintf(text, sizeof(text), "The plan given is kept.");
     } else if (q->kept) {
@@ -195,7 +196,7 @@ static int answer_fill(struct plan_request *q)
 }
 
 /* If the plan is not the fastest one found, appends to the answer's words a sentence like "The fastest found
- * takes 12 s a step, at 0.14." */
+ * takes 12 s per step, at 0.14." */
 static int fastest_say(const struct plan_request *q)
 {
     const struct workload *w = q->problem->workload;
@@ -205,7 +206,7 @@ static int fastest_say(const struct plan_request *q)
     if (w->objective == OBJECTIVE_TIME || !a->plan || q->found.fastest_s >= a->step_s * (1 - 1e-9))
         return 0;
     paid /= w->objective == OBJECTIVE_ENERGY ? OBJECTIVE_KWH : 1;
-    snprintf(text, sizeof(text), "%s The fastest found takes %s a step, at %.4g%s.", a->words,
+    snprintf(text, sizeof(text), "%s The fastest found takes %s per step, at %.4g%s.", a->words,
              units_seconds(step, q->found.fastest_s), paid, w->objective == OBJECTIVE_COST ? "" : " kWh");
     free(a->words);
     a->words = strdup(text);

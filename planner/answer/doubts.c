@@ -238,6 +238,17 @@ static int card_doubt(struct doubts *d, const struct planner_device *device)
                : 0;
 }
 
+/* Says once of two nodes that neither can connect to the other. */
+static int apart_doubt(struct doubts *d, const struct link_pair *pair)
+{
+    const struct cluster *c = d->problem->cluster;
+    if (!cluster_apart(c, pair->from, pair->to) ||
+        (pair->from > pair->to && cluster_link_known(c, pair->to, pair->from)))
+        return 0;
+    return doubt(d, "%s and %s cannot connect to each other: in no plan do their devices exchange anything",
+                 c->nodes[pair->from].name, c->nodes[pair->to].name);
+}
+
 /* Warns about bandwidths, latencies and memory sizes of the cluster that seem to be in another unit. */
 static int units_doubt(struct doubts *d)
 {
@@ -249,7 +260,8 @@ static int units_doubt(struct doubts *d)
     for (uint32_t i = 0; i < c->link_count; i++) {
         const struct link_pair *pair = &c->links[i];
         snprintf(of, sizeof(of), "%s to %s", c->nodes[pair->from].name, c->nodes[pair->to].name);
-        if (link_doubt(d, "link ", of, pair->from != pair->to, &pair->link) < 0)
+        if ((pair->link.unreachable ? apart_doubt(d, pair)
+                                    : link_doubt(d, "link ", of, pair->from != pair->to, &pair->link)) < 0)
             return -1;
     }
     for (uint32_t n = 0; n < c->node_count; n++) {
@@ -329,6 +341,23 @@ static int length_doubt(struct doubts *d)
                : 0;
 }
 
+/* Warns if the job may not run on as many devices as the plan has: it waits, or runs on fewer. */
+static int count_doubt(struct doubts *d)
+{
+    const struct workload *w = d->problem->workload;
+    const uint32_t has = d->answer->plan ? d->answer->plan->rank_count : 0;
+    const char *many = has == 1 ? "" : "s";
+    if (has > 0 && has < w->devices_least)
+        return doubt(d,
+                     "placement.count.least is %u, and the fastest plan here uses %u device%s: the job waits "
+                     "for one that uses more; placement.kind (pipeline, data, …) asks for that",
+                     w->devices_least, has, many);
+    return w->devices_most > 0 && has > w->devices_most
+               ? doubt(d, "placement.count.most is %u, and this plan uses %u device%s: the job runs on fewer",
+                       w->devices_most, has, many)
+               : 0;
+}
+
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     static const enum profile_block blocks[] = {PROFILE_LAYER, PROFILE_HEAD};
@@ -336,7 +365,8 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0 || catalogue_doubt(&d) < 0)
+    if (count_doubt(&d) < 0 || units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0 ||
+        catalogue_doubt(&d) < 0)
         return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
         const struct planner_device *device = &problem->cluster->devices[i];

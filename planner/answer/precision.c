@@ -11,8 +11,8 @@
 #define CLOSE 1.05 /* short searches whose plans differ by less than this do not decide. Rule of thumb */
 #define GAIN 1.02  /* what fewer bits, or fp16's narrow range, must gain to be chosen */
 
-struct trial {            /* a short search in one precision */
-    double value, step_s; /* INFINITY: nothing fits, or the placement asked for is impossible so */
+struct trial {    /* a short search in one precision */
+    double value; /* INFINITY: nothing fits, or the placement asked for is impossible so */
     bool possible;
 };
 
@@ -65,7 +65,6 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
         return why.code == ERR_UNSUPPORTED ? 0 : err_set(err, why.code, "%s", why.text);
     trial->possible = true;
     trial->value = value_of(&in, answer);
-    trial->step_s = answer->plan ? answer->step_s : INFINITY;
     plan_answer_destroy(answer);
     return 0;
 }
@@ -79,9 +78,8 @@ static int whole_run(struct workload *w, enum workload_compute compute, const st
     struct plan_answer *other = NULL;
     workload_compute_set(&in, compute);
     if (compute != COMPUTE_FP32) /* both short, since a whole search finds better plans than a short one */
-        in.fp32_times = isinf(trials[COMPUTE_FP32].step_s)
-                            ? INFINITY
-                            : trials[COMPUTE_FP32].step_s / trials[compute].step_s;
+        in.fp32_times =
+            isinf(trials[COMPUTE_FP32].value) ? INFINITY : trials[COMPUTE_FP32].value / trials[compute].value;
     if (plan_best(&in, cluster, options, &other, err) < 0)
         return -1;
     if (*answer && !(value_of(&in, other) * GAIN < value_of(w, *answer))) {
@@ -101,7 +99,7 @@ static int narrow(const struct workload *w, const struct cluster *cluster, const
 {
     double least = INFINITY;
     for (uint32_t i = 0; i < PRECISIONS; i++) {
-        trials[i] = (struct trial){INFINITY, INFINITY, false};
+        trials[i] = (struct trial){INFINITY, false};
         if (tried[i] && trial_run(w, (enum workload_compute)i, cluster, options, &trials[i], err) < 0)
             return -1;
         least = fmin(least, trials[i].value);

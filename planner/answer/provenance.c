@@ -200,6 +200,11 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
     snprintf(text + used, sizeof(text) - used, "%s%s", rests.links_emulated ? "; emulated links" : "",
              has_paced(problem, plan) ? "; paced devices" : "");
     speeds_add(problem, plan, text, sizeof(text));
+    used = strlen(text);
+    if (plan->costs.corrected_runs > 0 && used < sizeof(text))
+        snprintf(text + used, sizeof(text) - used, "; corrected by %u run%s: %+.0f %%",
+                 plan->costs.corrected_runs, plan->costs.corrected_runs == 1 ? "" : "s",
+                 100 * (plan->costs.corrected - 1));
     free(plan->costs.text);
     plan->costs.text = strdup(text);
     return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

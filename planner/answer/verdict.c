@@ -63,9 +63,6 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
             "Does not fit: a step of %u rows is one micro-batch (placement.micro_batch_rows is %u), "
             "and groups of replicas share out whole ones (placement.kind: hybrid).",
             w->batch_rows, w->micro_batch_rows);
-    else if (w->stages > (uint32_t)problem->block_count)
-        say(text, size, "Does not fit: placement.stages is %u, and the model has %u blocks to share out.",
-            w->stages, (uint32_t)problem->block_count);
     else if (w->stages > usable)
         say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages, usable,
             usable == 1 ? "" : "s");
@@ -75,6 +72,27 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
     else
         return false;
     return true;
+}
+
+static bool node_is_usable(const struct problem *problem, uint32_t node)
+{
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        if (problem->usable[i] && problem->cluster->devices[i].node == node)
+            return true;
+    return false;
+}
+
+/* Returns a link between two nodes with usable devices that cannot connect to each other, or NULL. */
+static const struct link_pair *some_apart(const struct problem *problem)
+{
+    const struct cluster *cluster = problem->cluster;
+    for (uint32_t i = 0; i < cluster->link_count && cluster->some_unreachable; i++) {
+        const struct link_pair *pair = &cluster->links[i];
+        if (cluster_apart(cluster, pair->from, pair->to) && node_is_usable(problem, pair->from) &&
+            node_is_usable(problem, pair->to))
+            return pair;
+    }
+    return NULL;
 }
 
 static void shortfall_say(const struct problem *problem, const struct shortage *shortages,
@@ -90,6 +108,7 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
     if (problem->workload->order)
         snprintf(stages + strlen(stages), sizeof(stages) - strlen(stages), ", schedule: %s",
                  plan_schedule_name((enum plan_schedule)(problem->workload->order - 1)));
+    const struct link_pair *apart = some_apart(problem);
     if (asked_for_too_much(problem, text, size))
         return;
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
@@ -117,6 +136,12 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
             plan_placement_name(nearest), nearest == PLACE_HYBRID ? "at least " : "",
             units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
             units_bytes(third, answer->shortfall_bytes));
+    else if (apart && problem->workload->place > (int)PLACE_SINGLE)
+        say(text, size,
+            "Does not fit: placement.kind is %s, and %s and %s cannot connect to each other (motley links): "
+            "open the ports of one of them (docs/run-a-lab/network.md).",
+            plan_placement_name((enum plan_placement)problem->workload->place),
+            problem->cluster->nodes[apart->from].name, problem->cluster->nodes[apart->to].name);
     else if (problem->runnable_only && problem->workload->place > (int)PLACE_SINGLE)
         say(text, size,
             "Does not fit: nothing that workers of this release can run (--runnable) is possible here as "
@@ -242,7 +267,7 @@ static const char *tokens_text(char text[32], double tokens_per_s)
     return text;
 }
 
-/* Says what an open workload is computed in, and what that saves. */
+/* Says what an open workload is computed in, and what that saves of what the objective counts. */
 static void precision_say(const struct workload *w, char *text, size_t size)
 {
     const double times = w->fp32_times;
@@ -252,7 +277,11 @@ static void precision_say(const struct workload *w, char *text, size_t size)
     if (isinf(times))
         say(text, size, "in fp32 nothing fits");
     else
-        say(text, size, "fp32 would take %.*f times as long", times < 1.95 ? 2 : 1, times);
+        say(text, size,
+            w->objective == OBJECTIVE_COST     ? "fp32 would cost %.*f times as much"
+            : w->objective == OBJECTIVE_ENERGY ? "fp32 would take %.*f times the energy"
+                                               : "fp32 would take %.*f times as long",
+            times < 1.95 ? 2 : 1, times);
 }
 
 static void plan_say(const struct problem *problem, const struct plan_answer *answer, char *text, size_t size)

@@ -79,8 +79,8 @@ static int rows_find(const struct what_if *q, uint32_t *most)
     return 0;
 }
 
-/* Finds how many GiB more the device with the most memory needs, a power of two; *gib becomes 0 for more than
- * GIB_MOST. */
+/* Finds how many GiB more the device with the most memory needs: the power of two that suffices, and between
+ * it and its half by halvings to a 16th of it. *gib becomes 0 for more than GIB_MOST. */
 static int memory_find(const struct what_if *q, uint32_t *gib, uint32_t *device)
 {
     struct cluster *more = cluster_copy(q->cluster, NULL, q->err);
@@ -96,6 +96,14 @@ static int memory_find(const struct what_if *q, uint32_t *gib, uint32_t *device)
     for (*gib = 1; *gib <= GIB_MOST && result == 0; *gib *= result ? 1 : 2) {
         d->memory_limit_bytes = has + ((uint64_t)*gib << 30);
         result = fits(q, q->workload, more);
+    }
+    const uint32_t power = *gib;
+    for (uint32_t below = power / 2; result > 0 && *gib - below > 1 && 16 * (*gib - below) > power;) {
+        const uint32_t middle = below + (*gib - below) / 2;
+        d->memory_limit_bytes = has + ((uint64_t)middle << 30);
+        const int less = fits(q, q->workload, more);
+        result = less < 0 ? -1 : result;
+        *(less ? gib : &below) = middle;
     }
     cluster_destroy(more);
     *gib = result > 0 ? *gib : 0;

@@ -1,5 +1,7 @@
 #include "planner/candidate/objective.h"
 
+#include "planner/cost/taught.h"
+
 int objective_check(const struct problem *p, struct err *err)
 {
     bool cost = p->workload->objective == OBJECTIVE_COST;
@@ -29,16 +31,25 @@ int objective_check(const struct problem *p, struct err *err)
     return 0;
 }
 
+/* Returns the factor by which earlier runs correct the seconds of the candidate. */
+static double corrected(const struct problem *p, const struct candidate *c)
+{
+    uint64_t devices = 0;
+    for (uint32_t m = 0; p->taught && m < c->member_count; m++)
+        devices += taught_part(p, c->members[m].device);
+    return taught_factor(p, c->placement, devices, NULL);
+}
+
 double objective_weight(const struct problem *p, const struct candidate *c)
 {
     double weight = 0;
     if (p->workload->objective == OBJECTIVE_TIME)
-        return 1;
+        return corrected(p, c);
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct planner_device *d = &p->cluster->devices[c->members[m].device];
         weight += p->workload->objective == OBJECTIVE_COST ? d->price_per_hour / 3600 : d->watts;
     }
-    return weight;
+    return weight * corrected(p, c);
 }
 
 double objective_value(const struct problem *p, const struct plan *plan, double step_s)

@@ -9,8 +9,9 @@
 /* If the objective needs prices or power, checks that every usable device states them. ERR_INVALID names the
  * first device that does not. */
 int objective_check(const struct problem *problem, struct err *err);
-/* Returns the factor from a candidate's seconds to its value: 1 for time; the sum of its devices' prices per
- * second; or the sum of their watts, as if all computed throughout. */
+/* Returns the factor from a candidate's estimated seconds to its value: what earlier runs tell of such plans
+ * (planner/cost/taught.h), times 1 for time, the sum of its devices' prices per second, or the sum of their
+ * watts, as if all computed throughout. */
 double objective_weight(const struct problem *problem, const struct candidate *candidate);
 /* Returns the value of one step of a priced plan, whose ranks' busy_s are filled. */
 double objective_value(const struct problem *problem, const struct plan *plan, double step_s);

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "planner/cost/taught.h"
+
 /* Returns the bound rows per step / Σ 1/t_d, where t_d is the least seconds that one row takes through all
  * blocks on device d, at its best micro-batch. */
 static double mean_rows(const struct problem *p)
@@ -143,5 +145,5 @@ double bound_time(const struct problem *p)
     double bound = fmin(mean_rows(p), uneven_rows(p));
     /* In a model with experts, attention and experts may each be on the devices that are fastest at it. */
     bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0;
-    return parts ? fmin(bound, experts_apart(p)) : bound;
+    return (parts ? fmin(bound, experts_apart(p)) : bound) * taught_least(p);
 }

@@ -30,8 +30,8 @@ enum cost_class cost_class_of(const struct block *block)
 
 /* --- estimated curves --- */
 
-/* Returns the block whose curve represents its class. If the adapters of the class's layers differ, it is the
- * layer that is closest to their mean. */
+/* Returns the block whose curve represents its class. If the matrices or adapters of the class's layers
+ * differ, it is the layer whose work for a token is closest to their mean. */
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
     const struct block *found = NULL;
@@ -39,13 +39,13 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     for (uint32_t b = 0; b < blocks->count; b++) {
         const struct block *block = &blocks->blocks[b];
         bool of_it = cost_class_of(block) == cls;
-        sum += of_it ? (double)block->lora_params : 0;
+        sum += of_it ? block->flops_per_token : 0;
         count += of_it ? 1 : 0;
     }
     for (uint32_t b = 0; b < blocks->count; b++) {
         const struct block *block = &blocks->blocks[b];
-        if (cost_class_of(block) == cls && (!found || fabs((double)block->lora_params - sum / count) <
-                                                          fabs((double)found->lora_params - sum / count)))
+        if (cost_class_of(block) == cls && (!found || fabs(block->flops_per_token - sum / count) <
+                                                          fabs(found->flops_per_token - sum / count)))
             found = block;
     }
     return found;

@@ -113,6 +113,18 @@ uint64_t memory_head_table_bytes(const struct problem *problem)
     return own ? problem->footprint.head_alone.frozen_bytes - problem->footprint.head.frozen_bytes : 0;
 }
 
+/* Returns the bytes of the widest boundary tensor at the stage's ends. Where it shares a layer, a micro-batch
+ * may cross behind its first or in front of its last one. */
+static double stage_boundary(const struct problem *p, const struct memory_stage *stage, double tokens,
+                             double rows)
+{
+    int32_t last = p->block_count - 1, begin = stage->block_begin > 1 ? stage->block_begin : 1,
+            end = stage->block_end < last ? stage->block_end : last;
+    double first = problem_boundary_width(p, begin, begin < last ? begin + 1 : last, false),
+           behind = problem_boundary_width(p, end > 1 ? end - 1 : 1, end, false);
+    return (first > behind ? first : behind) * tokens + p->bytes_per_row * rows;
+}
+
 /* Adds what the engine allocates when it makes the stage, and the KV cache. */
 static void stage_add(const struct problem *problem, const struct memory_stage *stage,
                       const struct footprint_options *options, const struct footprint *held,
@@ -127,7 +139,7 @@ static void stage_add(const struct problem *problem, const struct memory_stage *
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(held, options->positions));
     need->boundary_bytes =
-        footprint_counted((uint64_t)problem_boundary_bytes(problem, options->tokens, options->rows));
+        footprint_counted((uint64_t)stage_boundary(problem, stage, options->tokens, options->rows));
     need->work_bytes = footprint_counted(held->workspace.bytes);
     need->purpose[PURPOSE_BUFFERS] =
         held->buffers + stage->boundary_buffers * need->boundary_bytes + need->cache_bytes;

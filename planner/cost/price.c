@@ -8,8 +8,29 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
+#include "planner/cost/taught.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/simulate/simulate.h"
+
+/* Refuses a plan in which two ranks exchange anything whose nodes cannot connect to each other. */
+static int check_reach(const struct price *price, struct err *err)
+{
+    const struct cluster *cluster = price->problem->cluster;
+    const struct plan *plan = price->plan;
+    if (!cluster->some_unreachable)
+        return 0;
+    bool *peers = calloc(plan->rank_count, sizeof(*peers));
+    int result = peers ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
+        plan_rank_peers(plan, r, peers);
+        for (uint32_t q = 0; q < plan->rank_count && result == 0; q++)
+            if (peers[q] && cluster_link(cluster, price->device[r], price->device[q]).unreachable)
+                result = err_set(err, ERR_NOFIT, "plan: %s and %s cannot connect to each other",
+                                 plan->ranks[r].device, plan->ranks[q].device);
+    }
+    free(peers);
+    return result;
+}
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
@@ -28,6 +49,8 @@ int price_init(struct price *price, const struct problem *problem, const struct 
                              plan->ranks[r].device, problem->lacks[price->device[r]]);
         experts |= plan->ranks[r].expert_count > 0;
     }
+    if (result == 0)
+        result = check_reach(price, err);
     if (result == 0 && experts)
         result = expert_price_init(&price->expert, problem, plan, price->device, err);
     if (result < 0)
@@ -294,6 +317,22 @@ int price_step(struct price *price, struct sim **sim, double *seconds, struct si
     return sim_run(*sim, &costs, seconds, sums, trace, 0, err);
 }
 
+/* Corrects the seconds of a step by what earlier runs measured. */
+static void correct(const struct price *price, struct plan *plan, double *step_s)
+{
+    uint64_t devices = 0;
+    for (uint32_t r = 0; price->problem->taught && r < plan->rank_count; r++) {
+        bool again = false; /* the device has an earlier rank */
+        for (uint32_t k = 0; k < r && !again; k++)
+            again = price->device[k] == price->device[r];
+        devices += again ? 0 : taught_part(price->problem, price->device[r]);
+    }
+    struct plan_costs *costs = &plan->costs;
+    const double factor = taught_factor(price->problem, plan->placement, devices, &costs->corrected_runs);
+    costs->corrected = costs->corrected_runs > 0 ? factor : 0;
+    *step_s *= factor;
+}
+
 void price_run_fini(struct price_run *run)
 {
     sim_destroy(run->sim);
@@ -332,8 +371,10 @@ int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t st
     int result = busy ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)
         result = steps_run(&price, count ? count : 1, step_s, busy, run, err);
-    if (result == 0)
+    if (result == 0) {
+        correct(&price, plan, step_s);
         costs_fill(&price, plan, *step_s, busy);
+    }
     if (run->sim && (result < 0 || sim_graph(run->sim)->total > instructions_most)) {
         sim_destroy(run->sim);
         run->sim = NULL;

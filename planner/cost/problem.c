@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/job/order.h"
+#include "planner/cost/taught.h"
 #include "planner/cost/tensor_parts.h"
 #include "planner/given/kernels.h"
 
@@ -202,6 +203,12 @@ static struct layer_method method_of(const struct workload *w, const struct bloc
     return method;
 }
 
+double problem_boundary_width(const struct problem *p, int32_t begin, int32_t end, bool gradient)
+{
+    return (double)p->blocks.boundary_per_token * plan_dtype_bytes(p->workload->boundary) +
+           4.0 * footprint_crossing_most(&p->footprint, (uint32_t)begin, (uint32_t)end, gradient);
+}
+
 static int blocks_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
@@ -220,7 +227,6 @@ static int blocks_init(struct problem *p, struct err *err)
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * plan_dtype_bytes(w->boundary);
     p->bytes_per_row = w->router_loss ? 8.0 * w->config->experts : 0;
     ARENA_ARRAY(&p->arena, p->prefix, (size_t)p->block_count + 1);
     ARENA_ARRAY(&p->arena, p->params, (size_t)p->block_count + 1);
@@ -237,6 +243,8 @@ static int blocks_init(struct problem *p, struct err *err)
     struct layer_method method = method_of(w, &options);
     if (footprint_model_init(w->config, &method, &p->footprint, err) < 0)
         return -1;
+    p->beside = 4ull * footprint_crossing_most(&p->footprint, 1, w->config->layers, false);
+    p->bytes_per_token = problem_boundary_width(p, 1, (int32_t)w->config->layers, false);
     for (int32_t b = 0; b < p->block_count; b++) {
         const struct layer_tensors *tensors = problem_tensors(p, b);
         const struct problem_params *before = &p->params[b];
@@ -392,7 +400,8 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     if (result == 0 &&
         (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 || steps_init(problem, err) < 0 ||
          tops_init(problem, err) < 0 || costs_init(problem, err) < 0 || means_init(problem, err) < 0 ||
-         links_init(problem, err) < 0 || tensor_parts_init(problem, err) < 0))
+         links_init(problem, err) < 0 || tensor_parts_init(problem, err) < 0 ||
+         taught_init(problem, err) < 0))
         result = -1;
     if (result < 0)
         problem_fini(problem);

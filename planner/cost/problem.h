@@ -42,6 +42,8 @@ struct problem_link { /* link from the devices of one node to those of another *
     double latency_s, bytes_per_s;
 };
 
+struct taught;
+
 struct problem {
     const struct workload *workload; /* borrowed */
     const struct cluster *cluster;   /* borrowed */
@@ -68,7 +70,8 @@ struct problem {
     uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1], indexed by the number of rows */
     uint32_t longest;                    /* tokens of the longest row */
     uint32_t sequence_bound;             /* tokens of the longest row or sample */
-    double bytes_per_token;              /* bytes of a boundary tensor per token */
+    double bytes_per_token;              /* bytes of a boundary tensor per token, at most */
+    uint64_t beside;                     /* those of them that pass by the residual stream, which are fp32 */
     /* Bytes of a boundary tensor per row, in the forward direction: the sums of the load-balancing loss
      * over a row's layers (counts and probabilities of experts). Half of them travel back. */
     double bytes_per_row;
@@ -85,6 +88,7 @@ struct problem {
                                    into means */
     struct problem_link *links; /* [node_count²], sender first; NULL: there are too many nodes */
     bool runnable_only;         /* exclude plans that a worker of this release cannot run */
+    struct taught *taught;      /* what earlier runs tell of forecasts (taught.h); NULL: nothing */
 };
 
 /* A device that cannot be priced is not usable, and the others are planned with. Fails with ERR_NOFIT, which
@@ -114,6 +118,10 @@ static inline double problem_boundary_bytes(const struct problem *problem, doubl
     return problem->bytes_per_token * tokens + problem->bytes_per_row * rows;
 }
 
+/* Returns the bytes per token of a boundary tensor, or of its gradient, in front of blocks begin to end, both
+ * inclusive: of the widest of them. */
+double problem_boundary_width(const struct problem *problem, int32_t begin, int32_t end, bool gradient);
+
 /* Returns the number of devices that may be used. */
 static inline uint32_t problem_usable_count(const struct problem *problem)
 {
@@ -135,7 +143,7 @@ static inline uint32_t problem_step_priced(const struct problem *problem, uint32
 static inline const struct layer_tensors *problem_tensors(const struct problem *problem, int32_t block)
 {
     const struct footprint_model *m = &problem->footprint;
-    return block == 0                         ? &m->embedding
+    return block == 0                         ? &m->embedding.tensors
            : block + 1 < problem->block_count ? &footprint_layer(m, (uint32_t)block - 1)->tensors
                                               : &m->head;
 }

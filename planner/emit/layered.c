@@ -82,12 +82,17 @@ struct flat_share layered_part(const struct candidate *candidate, uint32_t m)
     return part;
 }
 
+static uint64_t between_width(const struct problem *p)
+{
+    return 4 * p->blocks.boundary_per_token + p->beside;
+}
+
 /* Returns the bytes of one tensor between two blocks of a rank. It is fp32, whatever the dtype of boundary
  * tensors between stages. */
 static uint64_t between_bytes(const struct problem *p, uint32_t rows, bool gradient)
 {
     double row = gradient ? p->bytes_per_row / 2 : p->bytes_per_row;
-    return 4 * p->blocks.boundary_per_token * problem_tokens_bound(p, rows) + (uint64_t)(row * rows);
+    return between_width(p) * problem_tokens_bound(p, rows) + (uint64_t)(row * rows);
 }
 
 void layered_need(const struct problem *p, const struct layered_buffers *buffers, enum layered_role role,
@@ -211,13 +216,13 @@ static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind
 {
     bool gradient = kind == SLOT_GRADIENT;
     double row = c->problem->bytes_per_row;
-    return plan_rank_slot(
-        rank, &(struct plan_slot){.kind = (uint8_t)kind,
-                                  .purpose = PURPOSE_BUFFERS,
-                                  .ring_micro_batches = c->count,
-                                  .bytes_per_token = 4 * (double)c->problem->blocks.boundary_per_token,
-                                  .bytes_per_row = gradient ? row / 2 : row,
-                                  .bytes_bound = between_bytes(c->problem, rows, gradient)});
+    return plan_rank_slot(rank,
+                          &(struct plan_slot){.kind = (uint8_t)kind,
+                                              .purpose = PURPOSE_BUFFERS,
+                                              .ring_micro_batches = c->count,
+                                              .bytes_per_token = (double)between_width(c->problem),
+                                              .bytes_per_row = gradient ? row / 2 : row,
+                                              .bytes_bound = between_bytes(c->problem, rows, gradient)});
 }
 
 static int32_t layers_slot(struct layered *c, struct plan_rank *rank, int kind, uint32_t ring, uint64_t bytes)

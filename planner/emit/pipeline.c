@@ -141,14 +141,33 @@ static const struct schedule_ring *ring_of(const struct schedule_rings *rings, i
     return of[boundary];
 }
 
+/* Returns the bytes per token of a kind of boundary tensor of stage `stage`. Where two stages share a layer,
+ * a micro-batch crosses in front of it or behind it. */
+static double boundary_width(const struct pipeline_emitter *c, uint32_t stage, int boundary)
+{
+    bool enters = boundary == ACT_IN || boundary == GRAD_OUT;
+    uint32_t behind = enters ? stage : stage + 1;
+    if (behind == 0 || behind >= c->stages)
+        return c->problem->bytes_per_token;
+    return problem_boundary_width(c->problem, c->candidate->stages[behind].block_begin,
+                                  candidate_stage_end(c->candidate, behind - 1),
+                                  boundary == GRAD_OUT || boundary == GRAD_IN);
+}
+
+/* Returns the bytes per row of a kind of boundary tensor: the sums of the load-balancing loss, of which half
+ * travel back. */
+static double boundary_row(const struct pipeline_emitter *c, int boundary)
+{
+    return c->problem->bytes_per_row / (boundary == ACT_IN || boundary == ACT_OUT ? 1 : 2);
+}
+
 static void stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint32_t stage)
 {
     struct rank_stage *part = &c->parts[stage];
-    double each = c->problem->bytes_per_token;
     for (int i = 0; i < BOUNDARIES; i++) {
         const struct schedule_ring *ring = ring_of(&part->rings, i);
         bool activation = i == ACT_IN || i == ACT_OUT;
-        double row = c->problem->bytes_per_row / (activation ? 1 : 2);
+        double each = boundary_width(c, stage, i), row = boundary_row(c, i);
         uint64_t bound = (uint64_t)(each * c->plan->tokens_bound + row * c->plan->rows_bound);
         part->track[i] = (struct ring_track){.ring = ring->ring, .held = ring->held};
         part->slot[i] = PLAN_NONE;
@@ -220,12 +239,13 @@ static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memor
 
 /* --- ranks --- */
 
-/* Returns the bytes of a boundary gradient, which includes half of the load-balancing sums. */
-static uint64_t gradient_bytes_counted(const struct pipeline_emitter *c)
+/* Returns the counted bytes of a boundary tensor. */
+static uint64_t boundary_counted(const struct pipeline_emitter *c, uint32_t stage, int boundary)
 {
     uint32_t rows = rows_bound(c->problem, c->candidate);
     return footprint_counted(
-        (uint64_t)problem_boundary_bytes(c->problem, problem_tokens_bound(c->problem, rows), rows / 2.0));
+        (uint64_t)(boundary_width(c, stage, boundary) * problem_tokens_bound(c->problem, rows) +
+                   boundary_row(c, boundary) * rows));
 }
 
 /* Computes the depth of the rings of a rank's boundary slots, and the rank's memory with the shard `kept` of
@@ -241,9 +261,10 @@ static int rank_look(struct pipeline_emitter *c, uint32_t r, struct flat_share k
             return -1;
         for (int i = 0; i < BOUNDARIES; i++)
             buffers += ring_of(&part->rings, i)->held;
-        uint32_t gradients = part->rings.returning.held + part->rings.gradients.held;
         pipeline_member_need(c->problem, c->candidate, s, r, kept, part->rings.saved.held, buffers, &own);
-        uint64_t less = gradients * (own.boundary_bytes - gradient_bytes_counted(c));
+        uint64_t less = 0;
+        for (int i = 0; i < BOUNDARIES; i++)
+            less += ring_of(&part->rings, i)->held * (own.boundary_bytes - boundary_counted(c, s, i));
         own.purpose[PURPOSE_BUFFERS] -= less;
         own.total -= less;
         part->saved_bytes = own.saved_bytes;

@@ -40,6 +40,7 @@ void cluster_destroy(struct cluster *cluster)
         free(cluster->devices[d].name);
         free(cluster->devices[d].kind);
         free(cluster->devices[d].lacks);
+        free(cluster->devices[d].taught);
         profile_fini(&cluster->devices[d].profile);
     }
     for (uint32_t n = 0; n < cluster->node_count; n++)
@@ -134,6 +135,10 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
         return -1;
     if (ARRAY_RESERVE(cluster->devices, cluster->device_capacity, (size_t)cluster->device_count + 1, err) < 0)
         return -1;
+    struct taught_run *taught;
+    uint32_t taught_count;
+    if (taught_read(device->taught, &taught, &taught_count, err) < 0)
+        return err_wrap(err, "device %s", device->name);
     char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
     int result = name && kind ? cluster_index_add(&cluster->device_index, cluster_hash_name(name),
                                                   cluster->device_count, err)
@@ -141,6 +146,7 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     if (result < 0) {
         free(name);
         free(kind);
+        free(taught);
         return -1;
     }
     cluster->devices[cluster->device_count++] =
@@ -157,6 +163,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
                                 .price_per_hour = device->price_per_hour,
                                 .watts = device->watts,
                                 .idle_watts = device->idle_watts,
+                                .taught = taught,
+                                .taught_count = taught_count,
                                 .like = device->like ? catalogue_find(device->like) : NULL};
     return 0;
 }
@@ -190,6 +198,8 @@ static const struct doc_field device_fields[] = {
     DOC_NUM("price_per_hour", cluster_device, price_per_hour, JR_OPTIONAL, 0, 0, 1e9, "in any currency"),
     DOC_NUM("watts", cluster_device, watts, JR_OPTIONAL, 0, 0, 1e6, "power while computing"),
     DOC_NUM("idle_watts", cluster_device, idle_watts, JR_OPTIONAL, 0, 0, 1e6, "power while waiting"),
+    DOC_JSON("taught", cluster_device, taught, JR_OPTIONAL, "what earlier runs measured",
+             .flags = DOC_ARRAY | DOC_SPARSE, .max = TAUGHT_RUNS_MAX),
 };
 const struct doc cluster_device_doc = DOC(cluster_device, device_fields);
 
@@ -348,6 +358,7 @@ static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t t
 int cluster_put_link(struct cluster *cluster, const struct link_pair *pair, struct err *err)
 {
     uint32_t known = link_at(cluster, pair->from, pair->to);
+    cluster->some_unreachable |= pair->link.unreachable;
     if (known != UINT32_MAX) {
         cluster->links[known] = *pair;
         return 0;
@@ -373,6 +384,8 @@ static const struct doc_field link_fields[] = {
     DOC_NUM("duplex_bytes_per_s", link_document, link.duplex_bytes_per_s, JR_OPTIONAL, 0, 0, RATE_MAX,
             "each way, both ways at once", .flags = DOC_SPARSE),
     DOC_FLAG("emulated", link_document, link.emulated, JR_OPTIONAL, false, "slowed on purpose"),
+    DOC_FLAG("unreachable", link_document, link.unreachable, JR_OPTIONAL, false,
+             "no connection can be opened this way", .flags = DOC_SPARSE),
     DOC_CHOICE("origin", link_document, link.origin, JR_OPTIONAL, ORIGIN_MEASURED, cost_origin_names,
                "of latency and rates"),
 };
@@ -429,6 +442,23 @@ int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_
     return 0;
 }
 
+/* Returns the index of the link from one node to another, or of the other direction where that direction is
+ * not stated or no connection can be opened that way; UINT32_MAX: neither is stated. */
+static uint32_t link_best(const struct cluster *cluster, uint32_t from, uint32_t to)
+{
+    uint32_t at = link_at(cluster, from, to);
+    if (at != UINT32_MAX && !cluster->links[at].link.unreachable)
+        return at;
+    uint32_t back = link_at(cluster, to, from);
+    return back != UINT32_MAX ? back : at;
+}
+
+bool cluster_apart(const struct cluster *cluster, uint32_t from_node, uint32_t to_node)
+{
+    uint32_t at = cluster->some_unreachable ? link_best(cluster, from_node, to_node) : UINT32_MAX;
+    return at != UINT32_MAX && cluster->links[at].link.unreachable;
+}
+
 bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node)
 {
     return link_at(cluster, from_node, to_node) != UINT32_MAX;
@@ -437,8 +467,7 @@ bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint3
 struct cluster_link cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
 {
     uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
-    uint32_t at = link_at(cluster, from, to);
-    at = at == UINT32_MAX ? link_at(cluster, to, from) : at;
+    uint32_t at = link_best(cluster, from, to);
     struct cluster_link link = at != UINT32_MAX ? cluster->links[at].link
                                : from == to     ? cluster->within
                                                 : cluster->between;

@@ -39,6 +39,7 @@ struct cluster_device {
     double price_per_hour; /* price in any currency; 0: unknown */
     double watts;          /* power while computing; 0: unknown */
     double idle_watts;     /* power of a device of the plan while it does not compute; 0: not counted */
+    const json_t *taught;  /* runs that correct forecasts (planner/given/taught.h); NULL: none */
 };
 
 /* Returns a new cluster (cluster_destroy), or NULL with ERR_NOMEM. */
@@ -54,9 +55,10 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
 /* Keeps a device of the cluster out of every plan. Answers list it as left out with this reason. */
 int cluster_leave_out(struct cluster *cluster, const char *device, const char *why, struct err *err);
 /* Adds one direction of a link between nodes: {"from","to","latency_s","bytes_per_s",
- * "duplex_bytes_per_s","emulated","origin"}.
+ * "duplex_bytes_per_s","emulated","unreachable","origin"}.
  * "origin" (measured, imported, estimated) defaults to measured. A missing direction takes the values of
- * the other direction; a missing pair takes the defaults below. */
+ * the other direction; a missing pair takes the defaults below. `unreachable`: no connection can be opened
+ * this way, and the direction counts as missing; a pair without a way is used by no plan. */
 int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err);
 /* Sets the defaults for pairs of devices on the same node and on different nodes. Without this call they
  * are 20 µs and 1 GB/s, and 200 µs and 110 MB/s. */
@@ -92,8 +94,11 @@ struct cluster_link {
      * wire, bound it. */
     double duplex_bytes_per_s;
     bool emulated;
+    bool unreachable;        /* no connection can be opened this way; of cluster_link(): neither way */
     enum cost_origin origin; /* of latency and rates */
 };
+/* Whether neither node can open connections to the other, as far as links say. */
+bool cluster_apart(const struct cluster *cluster, uint32_t from_node, uint32_t to_node);
 /* Returns the link from one device to another; both nodes' network cards limit its rates. */
 struct cluster_link cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 

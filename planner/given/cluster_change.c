@@ -27,8 +27,13 @@ static int device_copy(struct cluster *to, const struct cluster *from, uint32_t 
     const struct cluster_device told = cluster_device_at(from, device);
     if (cluster_add_device(to, &told, err) < 0)
         return -1;
-    if (profile_copy(&to->devices[to->device_count - 1].profile, &x->profile) < 0)
+    struct planner_device *copy = &to->devices[to->device_count - 1];
+    copy->taught = x->taught_count ? calloc(x->taught_count, sizeof(*copy->taught)) : NULL;
+    if (profile_copy(&copy->profile, &x->profile) < 0 || (x->taught_count && !copy->taught))
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
+    copy->taught_count = x->taught_count;
+    if (x->taught_count)
+        memcpy(copy->taught, x->taught, x->taught_count * sizeof(*copy->taught));
     return x->lacks ? cluster_leave_out(to, x->name, x->lacks, err) : 0;
 }
 

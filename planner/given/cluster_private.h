@@ -4,6 +4,7 @@
 
 #include "planner/given/cluster.h"
 #include "planner/given/cluster_index.h"
+#include "planner/given/taught.h"
 
 /* One measured point of one block kind. */
 struct profile_point {
@@ -53,6 +54,8 @@ struct planner_device {
     const struct catalogue_entry *like; /* catalogue entry that estimates come from; NULL: none was given */
     struct device_profile profile;
     char *lacks; /* why no plan may use the device (cluster_leave_out); NULL: nothing is wrong with it */
+    uint32_t taught_count;
+    struct taught_run *taught; /* [taught_count] runs whose first rank was on the device */
 };
 
 struct link_pair { /* one direction of a link between nodes; duplex_bytes_per_s may be 0: as bytes_per_s */
@@ -75,6 +78,7 @@ struct cluster {
     uint32_t link_count;
     struct link_pair *links; /* links in the order in which they were added */
     struct cluster_index device_index, node_index, link_index;
+    bool some_unreachable; /* some direction of a link is unreachable */
     /* what is assumed of links within and between nodes; estimated until cluster_set_defaults */
     struct cluster_link within, between;
 };

@@ -174,6 +174,8 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.place = (int)spec->placement.kind - 1;
     w.micro_batch_rows = spec->placement.micro_batch_rows;
     w.stages = spec->placement.stages;
+    w.devices_least = spec->placement.count_least;
+    w.devices_most = spec->placement.count_most;
     w.order = (uint32_t)spec->placement.order; /* both enumerations list the schedules in the same order */
     w.objective = (enum workload_objective)spec->placement.objective;
     if (spec->sample.prompt) {

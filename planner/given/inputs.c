@@ -266,17 +266,22 @@ static json_t *links_of(const struct cluster *cluster)
     return bad ? NULL : links;
 }
 
-/* Replaces the document's profiles by those of the cluster file. */
-static int profiles_take(json_t *document, const json_t *cluster_file)
+/* Replaces the document's profiles by those of the cluster file, and takes what it says that earlier runs
+ * measured. */
+static int measured_take(json_t *document, const json_t *cluster_file)
 {
     json_t *had = json_object_get(document, "profiles"); /* other documents may have it, too */
     json_t *profiles = had ? json_copy(had) : json_array();
     size_t n, d;
-    const json_t *node, *device;
+    const json_t *node, *device, *taught;
     int bad = json_object_set_new(document, "profiles", profiles);
     json_array_foreach (json_object_get(cluster_file, "nodes"), n, node) {
         json_array_foreach (json_object_get(node, "devices"), d, device) {
             json_t *profile = json_copy(json_object_get(device, "profile"));
+            const char *name = json_string_value(json_object_get(device, "name"));
+            if ((taught = json_object_get(device, "taught")))
+                bad |= json_object_set(plan_inputs_find(json_object_get(document, "devices"), "name", name),
+                                       "taught", (json_t *)(uintptr_t)taught);
             if (!profile)
                 continue;
             bad |= json_object_set(profile, "device", json_object_get(device, "name"));
@@ -325,7 +330,7 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
         json_pack("{s:{s:f,s:f},s:{s:f,s:f}}", "within", "latency_s", cluster->within.latency_s,
                   "bytes_per_s", cluster->within.bytes_per_s, "between", "latency_s",
                   cluster->between.latency_s, "bytes_per_s", cluster->between.bytes_per_s));
-    bad |= profiles_take(document, cluster_file);
+    bad |= measured_take(document, cluster_file);
     cluster_destroy(cluster);
     return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;
 }

@@ -42,6 +42,7 @@ static int device_fill(const json_t *document, json_t *device)
     bad |= fill(device, "threads", json_object_get(here, "threads"));
     bad |= fill(device, "speed", json_object_get(here, "speed"));
     bad |= fill(device, "heat", json_object_get(here, "heat"));
+    bad |= fill(device, "taught", json_object_get(here, "taught"));
     if (measured && (!given || json_is_null(given))) {
         json_t *profile = json_copy((json_t *)measured);
         bad |= fill(profile, "key", json_object_get(document, "profile_key"));

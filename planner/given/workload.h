@@ -47,8 +47,9 @@ struct workload {
     double packed_matrix_bytes, packed_table_bytes;
     enum workload_compute compute;
     bool compute_open; /* plan_search chooses `compute`, and clears this */
-    /* Where plan_search chose 16 bits: how many times as long a step takes in fp32, by a short search in
-     * both; INFINITY if nothing fits in fp32. Else 0. */
+    /* Where plan_search chose 16 bits: how many times as much the best plan in fp32 takes of what the
+     * objective asks to be least (time of a step, price, energy), by a short search in both; INFINITY if
+     * nothing fits in fp32. Else 0. */
     double fp32_times;
     enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
     bool boundary_open;       /* workload_compute_set sets `boundary`, too */
@@ -74,6 +75,8 @@ struct workload {
     int place;                 /* enum plan_placement that the job asks for; −1: any */
     uint32_t micro_batch_rows; /* asked for by the job; 0: the planner chooses */
     uint32_t stages;           /* asked for by the job; 0: the planner chooses */
+    /* placement.count, of which a plan only warns; 0: any number */
+    uint32_t devices_least, devices_most;
     /* Schedule of a plan of several stages: enum plan_schedule plus 1; 0: the planner chooses. */
     uint32_t order;
     uint32_t device_count; /* devices that the plan may use; 0: all */

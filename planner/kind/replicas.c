@@ -531,8 +531,17 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
 
 /* --- the rows of the table of placements --- */
 
-static bool halves_supported(const struct problem *p, struct err *err)
+/* Can the model be cut into stages? A stage with the head has a copy of a trained tied embedding, and of
+ * nothing else in block 0. */
+static bool stages_supported(const struct problem *p, struct err *err)
 {
+    if (memory_trains_table(p) && p->blocks.tied && p->workload->config->per_layer > 0) {
+        err_set(
+            err, ERR_UNSUPPORTED,
+            "a pipeline does not train the tied embedding of a model whose layers have inputs of their own "
+            "(hidden_size_per_layer_input)");
+        return false;
+    }
     if (p->workload->order != 1 + SCHEDULE_SPLIT || p->workload->recompute != RECOMPUTE_YES)
         return true;
     err_set(err, ERR_UNSUPPORTED,
@@ -566,7 +575,7 @@ const struct placement_kind kind_pipeline = {.placement = PLACE_PIPELINE,
                                              .members_most = 1,
                                              .devices_least = 2,
                                              .takes = "a pipeline takes",
-                                             .supports = halves_supported,
+                                             .supports = stages_supported,
                                              .look = stage_look,
                                              .settle = chain_settle,
                                              .estimate = chain_estimate,
@@ -580,7 +589,7 @@ const struct placement_kind kind_hybrid = {.placement = PLACE_HYBRID,
                                            .members_most = 255,
                                            .devices_least = 3,
                                            .takes = "groups of replicas in a pipeline take",
-                                           .supports = halves_supported,
+                                           .supports = stages_supported,
                                            .look = stage_look,
                                            .settle = chain_settle,
                                            .estimate = chain_estimate,

@@ -105,6 +105,38 @@ static void the_precision_chosen_is_the_best_one_asked_for(void **state)
     assert_true(chosen[COMPUTE_BF16] > 0 && chosen[COMPUTE_FP16] > 0);
 }
 
+/* Where price is what counts, fp32 is compared by price: its cheapest plan is on the other card. */
+static void what_fp32_would_cost_is_said_of_its_cheapest_plan(void **state)
+{
+    const struct cluster_device cards[] = {
+        {.name = "a/0", .node = "a", .kind = "cuda", .like = "p40", .price_per_hour = 0.2},
+        {.name = "a/1", .node = "a", .kind = "cuda", .like = "h100", .price_per_hour = 2}};
+    struct err err = {0};
+    struct model_config config = fixture_config(8);
+    struct workload w = fixture_workload(&config, 64, 64), as, ignored;
+    struct cluster *cluster = cluster_create(&err);
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct cluster_device card = cards[i];
+        card.memory_limit_bytes = (uint64_t)16 << 30;
+        card.speed = card.heat = 1;
+        assert_int_equal(cluster_add_device(cluster, &card, &err), 0);
+    }
+    w.objective = OBJECTIVE_COST;
+    struct plan_answer *any = planned(&w, cluster, -1, &as);
+    struct plan_answer *asked = planned(&w, cluster, COMPUTE_FP32, &ignored);
+    print_message("%s\n%s\n", any->words, asked->words);
+    assert_int_not_equal(as.compute, COMPUTE_FP32);
+    assert_true(fabs(asked->cost_per_million_tokens / any->cost_per_million_tokens / as.fp32_times - 1) <
+                0.15);
+    assert_true(fabs(asked->step_s / any->step_s / as.fp32_times - 1) > 0.5);
+    assert_non_null(strstr(any->words, "fp32 would cost"));
+    plan_answer_destroy(any);
+    plan_answer_destroy(asked);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 /* A CPU gains nothing by 16 bits, so a plan on CPUs is the one that asks for fp32, to the digest. */
 static void cpus_alone_compute_in_fp32(void **state)
 {
@@ -359,6 +391,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_precision_chosen_is_the_best_one_asked_for),
+        cmocka_unit_test(what_fp32_would_cost_is_said_of_its_cheapest_plan),
         cmocka_unit_test(cpus_alone_compute_in_fp32),
         cmocka_unit_test(what_fits_in_16_bits_alone_is_planned_in_16_bits),
         cmocka_unit_test(cards_are_priced_in_a_precision_as_the_engine_computes_it),

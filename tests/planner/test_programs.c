@@ -2,6 +2,7 @@
  * execution finds do not. The execution does not use the checker: it runs the ranks' instructions in random
  * legal orders on buffers that record their contents, and sees whether any row is missed, repeated or
  * overtaken. */
+#pragma GCC optimize("O1") /* it executes long (tests/CMakeLists.txt: tests are compiled at -O0) */
 #include "planner/any_candidate.h"
 #include "planner/expert_fixture.h"
 #include "planner/spoil.h"

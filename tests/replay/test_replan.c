@@ -226,6 +226,30 @@ static void what_moves_is_what_was_not_there(void **state)
     lab_fini(&lab);
 }
 
+/* Six times a thousandth of a step are wake-ups and timers; half of a step is the device's own slowness. */
+static void a_rank_that_hardly_computes_tells_nothing_of_its_device(void **state)
+{
+    (void)state;
+    struct lab lab;
+    struct err err;
+    lab_init(&lab);
+    const struct plan *plan = lab.answer->plan;
+    struct cluster *cluster = lab_cluster(1000, 2); /* the second device's part takes next to nothing */
+    assert_int_equal(plan->rank_count, 2);
+    const uint32_t second = strcmp(plan->ranks[1].device, "right/0") == 0;
+    const double busy_s = plan->ranks[1 - second].busy_s, part_s = plan->ranks[second].busy_s / 1000;
+    double compute_s[2], factors[2];
+    compute_s[1 - second] = 2 * busy_s;
+    compute_s[second] = 6 * part_s;
+    assert_int_equal(replan_factors(&lab.workload, cluster, plan, compute_s, factors, &err), 0);
+    assert_true(factors[second] == 1 && fabs(factors[1 - second] - 0.5) < 0.01);
+    compute_s[second] = 0.5 * busy_s;
+    assert_int_equal(replan_factors(&lab.workload, cluster, plan, compute_s, factors, &err), 0);
+    assert_true(factors[second] < 0.01);
+    cluster_destroy(cluster);
+    lab_fini(&lab);
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -254,6 +278,7 @@ int main(void)
         cmocka_unit_test(the_last_steps_are_done_where_they_are),
         cmocka_unit_test(a_device_that_is_gone_is_left_at_once),
         cmocka_unit_test(what_moves_is_what_was_not_there),
+        cmocka_unit_test(a_rank_that_hardly_computes_tells_nothing_of_its_device),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
