@@ -72,9 +72,11 @@ struct agent {
     SSL_CTX *redis_tls;
     json_t *inventory;
     json_t *faults;       /* what doctor.h found last; NULL before the first look */
+    uint64_t disk_free;   /* bytes, as the last hello said */
     struct event *doctor; /* timer of its next look */
     bool stopping;        /* the agent ends; its workers too, unless SIGUSR2 ends it */
     bool leaving;         /* the agent ends with its workers */
+    bool signalled;       /* it was told so by a signal; the next one kills */
     bool flushing;        /* no worker is left; the last events are on their way */
     bool removed;         /* an administrator has removed this node from the cluster */
     bool connected;
@@ -109,6 +111,7 @@ static void hello_send(struct agent *agent)
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
     if (agent->faults)
         json_object_set(hello, "faults", agent->faults);
+    doctor_disk_say(agent->options.home, hello, &agent->disk_free);
     if (leaves_in_s(agent) >= 0)
         json_object_set_new(hello, "leaves_s", json_real(leaves_in_s(agent)));
     if (history_before(agent->history))
@@ -264,7 +267,8 @@ static void until_look(evutil_socket_t fd, short what, void *arg)
     event_add(agent->until, &wait);
 }
 
-/* Looks whether something is wrong with this machine, and says so in a hello when that has changed. */
+/* Looks whether something is wrong with this machine, and says so in a hello when that has changed, or the
+ * room on its disk. */
 static void doctor_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
@@ -279,6 +283,8 @@ static void doctor_timer(evutil_socket_t fd, short what, void *arg)
     event_add(agent->doctor, &pause);
     if (!changed) {
         json_decref(faults);
+        if (agent->connected && doctor_disk_changed(agent->options.home, agent->disk_free))
+            hello_send(agent);
         return;
     }
     json_decref(agent->faults);
@@ -297,13 +303,19 @@ static void signal_came(evutil_socket_t number, short what, void *arg)
     if (number == SIGUSR2) {
         agent->stopping = true;
         event_base_loopbreak(agent->base);
-    } else if (!agent->stopping) {
-        leave(agent, "signal");
-    } else if (!agent->flushing) {
-        supervisor_end(agent->supervisor, 0, workers_ended, agent);
-    } else {
-        event_base_loopbreak(agent->base);
+        return;
     }
+    /* A batch system's signal before an allocation's end may find a node that leaves by itself. */
+    const bool first = !agent->signalled && (agent->leaving || !agent->stopping);
+    agent->signalled = true;
+    if (!agent->stopping)
+        leave(agent, "signal");
+    else if (first)
+        return;
+    else if (!agent->flushing)
+        supervisor_end(agent->supervisor, 0, workers_ended, agent);
+    else
+        event_base_loopbreak(agent->base);
 }
 
 /* ---- the certificate ---- */
@@ -431,7 +443,7 @@ static int boot_make(struct agent *agent, struct err *err)
  * nothing. */
 static int until_check(struct agent *agent, struct err *err)
 {
-    char shown[32];
+    char shown[24];
     if (agent->config.until_us == 0)
         agent->config.until_us = agent->options.until_us;
     return agent->config.until_us == 0 || leaves_in_s(agent) > 0
@@ -440,7 +452,7 @@ static int until_check(struct agent *agent, struct err *err)
                      err, ERR_DENIED,
                      "this machine is here until %s, and its jobs would have to leave it %.0f s (`grace`) "
                      "before that: give a later `until`",
-                     clock_rfc3339(agent->config.until_us, shown), agent->config.grace_s);
+                     clock_words_us(agent->config.until_us, shown), agent->config.grace_s);
 }
 
 /* Reads the configuration and loads the identity, or joins the cluster. */
@@ -452,18 +464,22 @@ static int identity_make(struct agent *agent, struct err *err)
         return -1;
     bool ended = enrolled == 1 && agent->identity.certificate.ends_s <= clock_wall_us() / 1000000;
     if (ended && !options->join) {
-        char now[32];
+        char now[24];
         return err_set(
             err, ERR_AUTH,
             "node %s was away for so long that its certificate has ended (this machine's clock says "
             "%s): it comes back with a token made by motley join-token --node %s",
-            agent->identity.node, clock_rfc3339(clock_wall_us(), now), agent->identity.node);
+            agent->identity.node, clock_words_us(clock_wall_us(), now), agent->identity.node);
     }
     enrolled = ended ? 0 : enrolled;
     if (enrolled == 0 && (!options->api || !options->join)) {
-        return err_set(err, ERR_INVALID,
-                       "this node has not joined a cluster: give --api URL and a join token (MOTLEY_JOIN or "
-                       "--join-file)");
+        return options->join_missing
+                   ? err_set(err, ERR_INVALID,
+                             "this node has not joined a cluster, and --join-file %s is not there",
+                             options->join_missing)
+                   : err_set(err, ERR_INVALID,
+                             "this node has not joined a cluster: give --api URL and a join token "
+                             "(MOTLEY_JOIN or --join-file)");
     }
     const char *api = options->api ? options->api : agent->identity.api;
     char host[256];
@@ -595,8 +611,10 @@ static int parts_make(struct agent *agent, struct err *err)
         node_stream_renew(agent, err) < 0 || !(agent->inventory = inventory_make(&agent->config, err))) {
         return -1;
     }
-    struct links_config links = {.host = agent->config.host,
-                                 .port = agent->config.port,
+    const uint16_t port = agent->config.port;
+    struct links_config links = {.host = agent->config.listen,
+                                 .port = port ? port : agent->config.port_first,
+                                 .port_last = port ? port : agent->config.port_last,
                                  .ca_file = agent->identity.ca_file,
                                  .cert_file = agent->identity.cert_file,
                                  .key_file = agent->identity.key_file};

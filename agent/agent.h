@@ -15,14 +15,15 @@
 #include "common/err.h"
 
 struct agent_options {
-    const char *api;       /* URL of the api; NULL: the URL that an earlier enrolment stored */
-    const char *join;      /* join token; NULL: the home must be enrolled */
-    const char *home;      /* folder with the agent's state */
-    const json_t *config;  /* configuration as in agent/config.h; NULL: all defaults */
-    const char *worker;    /* path of motley-worker; NULL: in the folder of this program */
-    uint32_t join_wait_ms; /* how long to wait for an api that does not answer yet; 0 means 60000 */
-    int64_t until_us;      /* wall clock: when this machine is taken away, where the configuration has no
-                              `until`; 0: never */
+    const char *api;          /* URL of the api; NULL: the URL that an earlier enrolment stored */
+    const char *join;         /* join token; NULL: the home must be enrolled */
+    const char *join_missing; /* name of a file with a join token that is not there; NULL: none */
+    const char *home;         /* folder with the agent's state */
+    const json_t *config;     /* configuration as in agent/config.h; NULL: all defaults */
+    const char *worker;       /* path of motley-worker; NULL: in the folder of this program */
+    uint32_t join_wait_ms;    /* how long to wait for an api that does not answer yet; 0 means 60000 */
+    int64_t until_us;         /* wall clock: when this machine is taken away, where the configuration has no
+                                 `until`; 0: never */
 };
 
 /* Runs until a signal ends it. Blocks; one call for each process, because it handles the process's signals.

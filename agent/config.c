@@ -179,6 +179,26 @@ static int address_read(struct json_reader *reader, const char *address, struct 
     return 0;
 }
 
+/* Reads "7000-7015". */
+static int ports_read(struct json_reader *reader, struct agent_config *config)
+{
+    const char *ports = NULL;
+    unsigned first = 0, last = 0;
+    char end[6] = "";
+    int used = 0;
+    if (jr_str(reader, "ports", JR_OPTIONAL, 1, 11, &ports) != 1)
+        return 0;
+    if (!isdigit((unsigned char)ports[0]) || sscanf(ports, "%5u-%5[0-9]%n", &first, end, &used) != 2 ||
+        ports[used] != '\0')
+        first = 0;
+    last = (unsigned)strtoul(end, NULL, 10);
+    if (first < 1 || last < first || last > UINT16_MAX)
+        return jr_fail(reader, "ports", "\"%s\" is no range of ports such as 7000-7015", ports);
+    config->port_first = (uint16_t)first;
+    config->port_last = (uint16_t)last;
+    return 0;
+}
+
 static int until_read(struct json_reader *reader, struct agent_config *config)
 {
     const char *until = NULL;
@@ -206,6 +226,10 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
         snprintf(config->name, sizeof(config->name), "%s", name);
     if (jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address) == 1)
         address_read(&reader, address, config);
+    const char *local = config->host;
+    jr_str(&reader, "listen", JR_OPTIONAL, 1, sizeof(config->listen) - 1, &local);
+    snprintf(config->listen, sizeof(config->listen), "%s", local);
+    ports_read(&reader, config);
     jr_bytes(&reader, "cache", JR_OPTIONAL, 0, (uint64_t)1 << 50, &config->cache_limit_bytes);
     jr_bytes(&reader, "journal", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 40, &config->journal_limit_bytes);
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
@@ -443,6 +467,18 @@ static void memory_divide(struct agent_config *config, json_t *list)
     config->device_count = (uint32_t)kept;
 }
 
+/* Each worker needs a port while it runs, and the agent one for as long as it does. */
+static int ports_check(const struct agent_config *config, struct err *err)
+{
+    const uint32_t has = config->port_last - config->port_first + 1u;
+    const uint32_t needs = config->device_count + (config->port == 0);
+    if (config->port_first == 0 || has >= needs)
+        return 0;
+    return err_set(err, ERR_INVALID, "ports: %u-%u has %u, and %u are needed: one for each device%s",
+                   config->port_first, config->port_last, has, needs,
+                   config->port == 0 ? ", and one for measuring links" : "");
+}
+
 int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err)
 {
     json_t *list = json_object_get(cards, "cards");
@@ -462,7 +498,7 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
         json_object_del(card, "free_bytes"); /* an inventory has stable properties only */
         json_object_del(card, "exclusive");
     }
-    return 0;
+    return ports_check(config, err);
 }
 
 void agent_config_fini(struct agent_config *config)

@@ -2,6 +2,9 @@
  *
  *     name: left                     node name: 1 to 64 of a-z, 0-9 and -
  *     address: 10.0.0.2              host, or host:port, by which other nodes reach this one; default: found
+ *     listen: 0.0.0.0                local address to listen on; default: the host of `address`
+ *     ports: 7000-7015               ports to listen on, one for each worker and one for measuring links;
+ *                                    default: any
  *     devices:                       default: one CPU device (all cores, 80 % of the memory, less
  *                                    what cards take that have no memory of their own) and every card
  *       - {kind: cpu, threads: 1, memory: 450MiB, isa: avx2}
@@ -61,8 +64,10 @@ extern const char *const agent_sandboxes[]; /* their names, NULL-terminated */
 
 struct agent_config {
     char name[AGENT_NAME_SIZE];
-    char host[256]; /* host of the address; never empty */
-    uint16_t port;  /* port for measuring links; 0: any */
+    char host[256];                 /* host of the address; never empty */
+    uint16_t port;                  /* port for measuring links; 0: any of the range */
+    char listen[256];               /* local address to listen on */
+    uint16_t port_first, port_last; /* range of the ports to listen on; 0 and 0: any port */
     uint64_t cache_limit_bytes;
     uint64_t journal_limit_bytes;
     double throttle_window_s; /* time over which the clock of a card that is too warm is averaged */

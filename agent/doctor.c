@@ -28,7 +28,6 @@ enum {
     MTU_MIN = 1280,        /* the least that IPv6 allows; smaller packets cost more than they carry */
     CONNECT_MS = 3000
 };
-static const uint64_t space_bytes_min = (uint64_t)1 << 30;
 
 /* ---- checks that wait for nothing ---- */
 
@@ -52,22 +51,47 @@ static void limits_look(const struct doctor *doctor, json_t *faults)
             (unsigned long long)(limit.rlim_cur >> 20));
 }
 
-static void disk_look(const struct doctor *doctor, json_t *faults)
+/* Asks how large the home's disk is, and how much of it its user may still take. False: errno says why not.
+ */
+static bool disk_ask(const char *home, uint64_t *bytes, uint64_t *free_bytes)
 {
     struct statvfs info;
+    if (statvfs(home, &info) < 0)
+        return false;
+    *bytes = (uint64_t)info.f_blocks * info.f_frsize;
+    *free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
+    return true;
+}
+
+void doctor_disk_say(const char *home, json_t *hello, uint64_t *told)
+{
+    uint64_t bytes;
+    if (!disk_ask(home, &bytes, told))
+        return;
+    json_object_set_new(hello, "disk_bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(hello, "disk_free_bytes", json_integer((json_int_t)*told));
+}
+
+bool doctor_disk_changed(const char *home, uint64_t told)
+{
+    uint64_t bytes, now;
+    return disk_ask(home, &bytes, &now) && (now > told ? now - told : told - now) > bytes / 100;
+}
+
+static void disk_look(const struct doctor *doctor, json_t *faults)
+{
+    uint64_t bytes, free_bytes;
     char has[32], needs[32];
-    if (statvfs(doctor->home, &info) < 0) {
+    if (!disk_ask(doctor->home, &bytes, &free_bytes)) {
         if (errno != ENOENT) /* the agent makes the folder */
             fault_add(faults, "the folder \"%.200s\" cannot be looked at (%s): give it to the agent's user",
                       doctor->home, strerror(errno));
-    } else if ((uint64_t)info.f_bavail * info.f_frsize < space_bytes_min) {
-        fault_add(
-            faults,
-            "the disk of \"%.200s\" has %s free and at least %s are needed: free some, or give a smaller "
-            "`cache` in the "
-            "agent's configuration and restart it",
-            doctor->home, units_bytes(has, (uint64_t)info.f_bavail * info.f_frsize),
-            units_bytes(needs, space_bytes_min));
+    } else if (free_bytes < FILE_SPACE_MIN) {
+        fault_add(faults,
+                  "the disk of \"%.200s\" has %s free; at least %s are needed: free some, or give a smaller "
+                  "`cache` in the "
+                  "agent's configuration and restart it",
+                  doctor->home, units_bytes(has, free_bytes), units_bytes(needs, FILE_SPACE_MIN));
     }
 }
 
@@ -101,7 +125,7 @@ static void cards_look(const struct doctor *doctor, json_t *faults)
 
 static void certificate_look(const struct doctor *doctor, json_t *faults)
 {
-    char ends[32];
+    char ends[24];
     if (!doctor->identity) {
         fault_add(faults, "this machine has not joined a cluster: make a token by motley join-token on the "
                           "server, and start "
@@ -110,7 +134,7 @@ static void certificate_look(const struct doctor *doctor, json_t *faults)
     }
     const struct agent_certificate *certificate = &doctor->identity->certificate;
     const int64_t now_s = clock_wall_us() / 1000000;
-    clock_rfc3339(certificate->ends_s * 1000000, ends);
+    clock_words_us(certificate->ends_s * 1000000, ends);
     if (now_s >= certificate->ends_s)
         fault_add(faults,
                   "its certificate ended at %s: it comes back with a token of motley join-token --node %s",

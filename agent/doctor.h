@@ -19,6 +19,12 @@ struct doctor {
  * Redis as well, which takes at most 10 s. NULL only when memory is short. Any thread. */
 json_t *doctor_look(const struct doctor *doctor, bool all);
 
+/* Adds to a hello how large the disk of an agent's home is, and how much of it is free, which *told becomes.
+ */
+void doctor_disk_say(const char *home, json_t *hello, uint64_t *told);
+/* Whether a hundredth of that disk has become free, or is taken, since `told`. */
+bool doctor_disk_changed(const char *home, uint64_t told);
+
 /* Where a machine's agent is; the members are those of struct agent_options (agent/agent.h). */
 struct doctor_place {
     const char *home, *api, *worker;

@@ -14,6 +14,7 @@
 #include "common/document.h"
 #include "common/file.h"
 #include "common/http.h"
+#include "common/log.h"
 #include "common/tls.h"
 
 enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000, ASK_MS = 3000 };
@@ -173,12 +174,15 @@ static int enrol_ask(struct http *http, const json_t *body, unsigned wait_ms, js
                      struct err *err)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)wait_ms * 1000000;
-    for (;;) {
+    for (bool told = false;;) {
         if (http_json(http, "POST", "/v1/enroll", body, 20000, answer, err) == 0)
             return *answer ? 0 : err_set(err, ERR_PEER, "the server's answer to enrolling is empty");
         bool later = err->code == ERR_NET || err->code == ERR_BUSY || err->code == ERR_TIMEOUT;
         if (!later || clock_left_ms(deadline_ns, 1) == 0)
             return -1;
+        if (!told)
+            log_event(LOG_LEVEL_WARN, "joining_again", "for_s=%u why=\"%s\"", wait_ms / 1000, err->text);
+        told = true;
         poll(NULL, 0, RETRY_MS);
     }
 }

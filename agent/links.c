@@ -35,10 +35,12 @@ enum {
     PING_SIZE = 64,
     CHUNK = 64 << 10,
     DEADLINE_MS = 10000,
+    CONNECT_MS = 5000,
     HANDSHAKE_MS = 2000, /* of who has not proven yet to be a node */
     AGAIN_MS = 100,
     BULK_FIRST = 1 << 20,
-    BULK_MAX = 256 << 20,
+    BULK_MAX = 64 << 20,
+    BULK_ACCEPTED = 256 << 20, /* most that agents before this limit send */
     BULK_SECONDS_PERCENT = 50,
     DUPLEX_SECONDS_PERCENT = 25,
     KNOWN_MS = 2000 /* wait for the scheduler to announce a node that is not in `nodes` yet */
@@ -242,7 +244,7 @@ static SSL *ssl_create(struct links *links, bool server, struct err *err)
 
 /* ---- serving ---- */
 
-/* Reads a count of bytes, at most BULK_MAX. */
+/* Reads a count of bytes, at most BULK_ACCEPTED. */
 static int read_count(struct pipe_end *end, uint64_t *count, struct err *err)
 {
     uint8_t head[8];
@@ -251,7 +253,7 @@ static int read_count(struct pipe_end *end, uint64_t *count, struct err *err)
     *count = 0;
     for (int i = 0; i < 8; i++)
         *count = *count << 8 | head[i];
-    if (*count > BULK_MAX)
+    if (*count > BULK_ACCEPTED)
         return err_set(err, ERR_TOO_BIG, "a measurement of %llu bytes", (unsigned long long)*count);
     return 0;
 }
@@ -397,7 +399,7 @@ static int dial(const char *address, uint64_t deadline_ns, struct err *err)
         struct pollfd entry = {.fd = fd, .events = POLLOUT};
         socklen_t size = sizeof(number);
         number = ETIMEDOUT;
-        if (poll(&entry, 1, clock_left_ms(deadline_ns, DEADLINE_MS)) > 0)
+        if (poll(&entry, 1, clock_left_ms(deadline_ns, CONNECT_MS)) > 0)
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size);
         result = number == 0 ? 0 : -1;
     }
@@ -525,6 +527,7 @@ static int measure(struct links *links, struct task *task, struct err *err)
     if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
     int result = end_connect(links, &end, task->address, err);
+    task->result.unreachable = end.fd < 0 && err->code == ERR_NET;
     /* It hangs up while it greets another connection of our address. */
     while (result < 0 && end.fd >= 0 && err->code == ERR_NET && clock_left_ms(end.deadline_ns, 1) > 0 &&
            !atomic_load(&links->stopping)) {
@@ -592,17 +595,17 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
 
 /* ---- creating and destroying ---- */
 
-static int listen_on(struct links *links, const struct links_config *config, struct err *err)
+/* Listens on one port. *in_use: whether another program does. */
+static int listen_on(struct links *links, const char *host, unsigned number, bool *in_use, struct err *err)
 {
     char port[8];
-    snprintf(port, sizeof(port), "%u", config->port);
+    snprintf(port, sizeof(port), "%u", number);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
-    int failed = getaddrinfo(config->host, port, &hints, &found);
-    if (failed != 0) {
-        return err_set(err, ERR_NET, "this node's address \"%s\" is not known: %s", config->host,
+    int failed = getaddrinfo(host, port, &hints, &found);
+    if (failed != 0)
+        return err_set(err, ERR_NET, "this node's address \"%s\" is not known: %s", host,
                        gai_strerror(failed));
-    }
     int one = 1;
     links->listener = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     setsockopt(links->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -613,13 +616,27 @@ static int listen_on(struct links *links, const struct links_config *config, str
                      getsockname(links->listener, (struct sockaddr *)&own, &size) < 0
                  ? -1
                  : 0;
-    int number = errno;
+    int error = errno;
     freeaddrinfo(found);
-    if (result < 0)
-        return err_errno(err, ERR_NET, number, "could not listen on %s port %u", config->host, config->port);
+    *in_use = result < 0 && error == EADDRINUSE;
+    if (result < 0) {
+        if (links->listener >= 0)
+            close(links->listener);
+        links->listener = -1;
+        return err_errno(err, ERR_NET, error, "could not listen on %s port %u", host, number);
+    }
     links->port = own.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&own)->sin6_port)
                                             : ntohs(((struct sockaddr_in *)&own)->sin_port);
     return 0;
+}
+
+static int listen_somewhere(struct links *links, const struct links_config *config, struct err *err)
+{
+    bool in_use = true;
+    int result = -1;
+    for (unsigned port = config->port; result < 0 && in_use && port <= config->port_last; port++)
+        result = listen_on(links, config->host, port, &in_use, err);
+    return result;
 }
 
 static int threads_start(struct links *links, struct err *err)
@@ -651,7 +668,7 @@ struct links *links_create(struct event_base *base, const struct links_config *c
         .ca_file = config->ca_file, .cert_file = config->cert_file, .key_file = config->key_file};
     links->server = tls_context_create(&links->files, TLS_ROLE_SERVER_MUTUAL, err);
     links->client = !links->server ? NULL : tls_context_create(&links->files, TLS_ROLE_PEER, err);
-    if (!links->client || listen_on(links, config, err) < 0 || threads_start(links, err) < 0) {
+    if (!links->client || listen_somewhere(links, config, err) < 0 || threads_start(links, err) < 0) {
         links_destroy(links);
         return NULL;
     }

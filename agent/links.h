@@ -2,15 +2,16 @@
  *
  * Every agent listens on a port for other agents of its cluster (mutual TLS 1.3). A measurement opens one
  * connection and sends 16 small frames that are echoed (half the median round trip is the latency), then
- * bytes for about half a second, which are acknowledged at their end, and then as many bytes both ways at
- * once for about a quarter of a second. This runs on threads of its own: at most 4 connections are served and
- * one request is measured at a time, each with a deadline. Results are passed to the event base's thread.
+ * bytes for about half a second but at most 64 MiB, which are acknowledged at their end, and then both ways
+ * at once for about a quarter of a second. This runs on threads of its own: at most 4 connections are served
+ * and one request is measured at a time, each with a deadline. Results are passed to the event base's thread.
  */
 #ifndef MOTLEY_AGENT_LINKS_H
 #define MOTLEY_AGENT_LINKS_H
 
 #include <event2/event.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/err.h"
@@ -18,8 +19,8 @@
 struct links;
 
 struct links_config {
-    const char *host; /* host to listen on: the host of this node's address, a name or a numeric address */
-    uint16_t port;    /* 0 picks a free port */
+    const char *host;                           /* host to listen on, a name or a numeric address */
+    uint16_t port, port_last;                   /* the first free port of these is taken; 0 and 0: any */
     const char *ca_file, *cert_file, *key_file; /* borrowed until links_destroy */
 };
 
@@ -30,6 +31,7 @@ struct links_result {
     double latency_s;
     double bytes_per_s;
     double duplex_bytes_per_s; /* rate each way while both ways are in use; 0: not measured */
+    bool unreachable;          /* no connection could be opened to the node's address */
     struct err err;
 };
 /* Called on the event base's thread for each request. */

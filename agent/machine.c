@@ -59,12 +59,22 @@ double process_cpu_seconds(pid_t pid)
     return ticks_seconds(name_end, 12, OWN_AND_CHILDREN);
 }
 
+/* Returns a number that Slurm tells the processes of an allocation, which it need not confine; 0: none. */
+static uint64_t slurm_number(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
 uint32_t cpu_count(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
-        return (uint32_t)CPU_COUNT(&set);
     long count = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        count = CPU_COUNT(&set);
+    const uint64_t lent = slurm_number("SLURM_CPUS_ON_NODE");
+    if (lent > 0 && lent < (uint64_t)count)
+        return (uint32_t)lent;
     return count > 0 ? (uint32_t)count : 1;
 }
 
@@ -74,7 +84,12 @@ uint64_t memory_total_bytes(void)
     char text[64];
     uint64_t limit = strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
                               10); /* "max", which means no limit, is read as 0 */
-    return limit > 0 && limit < total ? limit : total;
+    uint64_t lent = slurm_number("SLURM_MEM_PER_NODE") << 20; /* MiB, of sbatch --mem */
+    if (lent == 0)
+        lent = (slurm_number("SLURM_MEM_PER_CPU") << 20) * slurm_number("SLURM_CPUS_ON_NODE");
+    if (limit > 0 && limit < total)
+        total = limit;
+    return lent > 0 && lent < total ? lent : total;
 }
 
 static bool has_flag(const char *flags, const char *flag)

@@ -165,7 +165,8 @@ int main(int argc, char **argv)
             return 2;
         }
         options.join = token;
-    }
+    } else
+        options.join_missing = join_file;
     json_t *document = !config ? NULL : document_load(config, YAML_BYTES_MAX, &err);
     if (config && !document) {
         fprintf(stderr, "motley-agent: %s\n", err.text);

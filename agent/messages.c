@@ -143,6 +143,12 @@ static void take_links(struct worker_supervisor *supervisor, const json_t *messa
 void supervisor_link(struct worker_supervisor *supervisor, const struct links_result *result)
 {
     struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = result->request};
+    if (result->unreachable) {
+        log_event(LOG_LEVEL_WARN, "node_not_reached", "node=%s why=\"%s\"", result->to, result->err.text);
+        event_append(supervisor, &work, "failed",
+                     json_pack("{s:s, s:b}", "text", result->err.text, "unreachable", 1), true);
+        return;
+    }
     if (result->err.code != ERR_NONE) {
         failure_append(supervisor, &work, result->err.code, result->err.text);
         return;

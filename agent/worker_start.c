@@ -61,8 +61,8 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
     const struct agent_device *device = place->device;
     const struct agent_identity *identity = place->identity;
     char host[300], listen[320], cache[WORKER_ENV_SIZE];
-    host_text(place->config->host, host, sizeof(host));
-    snprintf(listen, sizeof(listen), "%s:0", host);
+    host_text(place->config->listen, host, sizeof(host));
+    snprintf(listen, sizeof(listen), "%s:%u-%u", host, place->config->port_first, place->config->port_last);
     snprintf(cache, sizeof(cache), "%s/cache", place->home);
     json_t *local = json_pack(
         "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I, s:s*, "

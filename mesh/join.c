@@ -60,7 +60,7 @@ static int check_hello(struct mesh *mesh, struct mesh_conn *conn, const struct w
                        struct mesh_peer_state **peer, struct err *err)
 {
     struct mesh_peer_state *p = mesh_peer_find(mesh, hello->from);
-    if (!p || hello->to != mesh->options.rank || hello->from > mesh->options.rank)
+    if (!p || hello->to != mesh->options.rank || !p->dials)
         return err_set(err, ERR_PEER,
                        "whoever dialled says it is rank %u and wants rank %u; we are rank %u and expect "
                        "no such peer",
@@ -249,12 +249,11 @@ static int print_address(int fd, char *address, size_t size, struct err *err)
     return 0;
 }
 
-int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t size, struct err *err)
+/* Returns a socket that listens on "host:port", or -1. */
+static int listen_on_port(const char *host_port, struct err *err)
 {
     struct addrinfo *list;
     int fd = -1, on = 1, error = 0;
-    if (mesh->listener >= 0)
-        return err_set(err, ERR_CONFLICT, "mesh: listens already");
     if (mesh_resolve(host_port, true, &list, err) < 0)
         return -1;
     for (struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
@@ -269,8 +268,30 @@ int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t 
         }
     }
     freeaddrinfo(list);
+    return fd >= 0 ? fd
+                   : err_errno(err, error == EADDRINUSE ? ERR_BUSY : ERR_NET, error,
+                               "mesh: could not listen on %s", host_port);
+}
+
+int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t size, struct err *err)
+{
+    const char *colon = strrchr(host_port, ':');
+    unsigned first = 0, last = 0;
+    char one[300];
+    if (mesh->listener >= 0)
+        return err_set(err, ERR_CONFLICT, "mesh: listens already");
+    int fd = -1;
+    if (!colon || sscanf(colon, ":%5u-%5u", &first, &last) != 2) {
+        fd = listen_on_port(host_port, err);
+    } else {
+        err->code = ERR_BUSY;
+        for (unsigned port = first; port <= last && fd < 0 && err->code == ERR_BUSY; port++) {
+            snprintf(one, sizeof(one), "%.*s:%u", (int)(colon - host_port), host_port, port);
+            fd = listen_on_port(one, err);
+        }
+    }
     if (fd < 0)
-        return err_errno(err, ERR_NET, error, "mesh: could not listen on %s", host_port);
+        return err->code == ERR_BUSY ? err_set(err, ERR_NODE, "%s: these ports are in use", host_port) : -1;
     if (print_address(fd, address, size, err) < 0) {
         close(fd);
         return -1;
@@ -371,6 +392,7 @@ static struct mesh_peer_state *peer_create(struct mesh *mesh, const struct mesh_
     p->mesh = mesh;
     p->rank = peer->rank;
     p->link = peer->link;
+    p->dials = (peer->rank < mesh->options.rank) != peer->turned;
     p->address = strdup(peer->address);
     p->identity = strdup(peer->identity);
     snprintf(p->name, sizeof(p->name), "rank %u (%.80s)", peer->rank, peer->identity);
@@ -450,7 +472,7 @@ static bool attached(struct mesh *mesh, const struct mesh_peer_state *p)
     return both;
 }
 
-/* Waits until a lower rank has connected in both directions. */
+/* Waits until the peer has connected in both directions. */
 static int wait_attached(struct mesh_peer_state *p, uint64_t deadline_ns, const atomic_bool *cancel,
                          struct err *err)
 {
@@ -497,7 +519,7 @@ int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t coun
     int status = publish_peers(mesh, peers, count, err);
     for (uint32_t i = 0; status == 0 && i < mesh->peer_count; i++) {
         struct mesh_peer_state *p = mesh->peers[i];
-        if (p->rank < mesh->options.rank || attached(mesh, p))
+        if (p->dials || attached(mesh, p))
             continue;
         status = dial(p, true, deadline_ns, cancel, err);
         if (status == 0)

@@ -77,6 +77,7 @@ struct mesh_peer {
     const char *address;   /* "host:port", "[v6]:port" */
     const char *identity;  /* identity that the peer's certificate must carry: "worker:right/cpu0" */
     struct mesh_link link; /* emulated link towards that peer */
+    bool turned;           /* the higher of the two ranks opens the connections; both ends must say so */
 };
 
 /* Properties that travel with a message and are given to the receiver. */
@@ -112,11 +113,13 @@ typedef void mesh_done_fn(const struct mesh_done *done);
 /* Makes a mesh: checks the options and reads the certificates. It starts no thread before mesh_listen. */
 int mesh_create(const struct mesh_options *options, struct mesh **mesh, struct err *err);
 
-/* Listens on "host:port" (port 0 picks a free one; "[::]:0" works) and writes the address with the real port
- * to address[size]. Peers that connect early wait for mesh_connect(). */
+/* Listens on "host:port" (port 0 picks a free one; "[::]:0" works), or on the first free port of
+ * "host:first-last", and writes the address with the real port to address[size]. Peers that connect early
+ * wait for mesh_connect(). */
 int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t size, struct err *err);
 
-/* Connects to all 'count' peers. Both ends call it; the lower rank opens the connections. Blocks until every
+/* Connects to all 'count' peers. Both ends call it; the lower rank opens the connections, or with
+ * mesh_peer.turned the higher one, where the lower one cannot reach it (behind NAT). Blocks until every
  * pair is connected in both directions, deadline_ns (clock_mono_ns) passes, or *cancel becomes true (NULL
  * never does). Strings are copied. May be called once. Errors name the peer: ERR_TIMEOUT, ERR_NET, ERR_PEER
  * (a certificate of another cluster or identity), ERR_STALE (another epoch), ERR_CANCELLED. An unknown or

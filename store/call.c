@@ -35,7 +35,8 @@ void store_map_err(const struct err *from, struct err *to)
                                               : ERR_INVALID,
                 "%.*s", end ? (int)(end - text) : (int)strlen(text), text);
     } else if (strstr(from->text, "constraint leases_overlap)"))
-        err_set(to, ERR_CONFLICT, "the device is leased to somebody within that time (GET /v1/leases)");
+        err_set(to, ERR_CONFLICT,
+                "the device is leased to somebody within that time (motley leases; GET /v1/leases)");
 }
 
 bool store_err_is_refusal(const struct err *err)

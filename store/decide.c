@@ -16,9 +16,9 @@ static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, timeline text, start_step bigint, "
-            "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json, compute text") "), "
-    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, save_bytes, reported) "
-    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce(load_bytes, 0), coalesce((SELECT p.save_bytes FROM runs p "
+            "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json, compute text, key text") "), "
+    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, key, placement, corrected, save_bytes, reported) "
+    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce(load_bytes, 0), key, plan ->> 'placement', (plan -> 'costs' ->> 'corrected')::float8, coalesce((SELECT p.save_bytes FROM runs p "
     "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0), (SELECT step FROM jobs WHERE id = c.job) FROM c RETURNING 1), "
     "fixed AS (UPDATE jobs j SET inputs = (j.inputs::jsonb || jsonb_build_object('compute', c.compute))::json FROM c "
     "  WHERE j.id = c.job AND c.compute IS NOT NULL AND j.inputs ->> 'compute' IS NULL RETURNING 1), "
@@ -212,6 +212,7 @@ static const struct pg_statement say_lines = {
 
 static const struct pg_statement put_speeds = {
     "decide_speeds",
+    "WITH priced AS (UPDATE runs r SET priced_s = c.step_s FROM " RECORDS("run bigint, step_s double precision") " WHERE r.id = c.run RETURNING 1) "
     "INSERT INTO device_speeds (device, key, speed, run) SELECT DISTINCT ON (c.device, c.key) c.device, c.key, c.speed, c.run FROM "
     RECORDS("device text, key text, speed double precision, run bigint")
     " ORDER BY c.device, c.key, c.run DESC ON CONFLICT (device, key) DO UPDATE SET speed = excluded.speed, run = excluded.run, at = now()",

@@ -23,14 +23,32 @@ static int check_name(const char *name, struct err *err)
                          "node: \"%.80s\" is not 1 to 64 of a-z, 0-9 and -, not beginning with -", name);
 }
 
+/* Checks a name, or the beginning of names with a * behind it. */
+static int check_names(const char *names, struct err *err)
+{
+    char begin[66];
+    const size_t size = strlen(names);
+    if (size < 2 || size >= sizeof(begin) || names[size - 1] != '*')
+        return check_name(names, err);
+    snprintf(begin, sizeof(begin), "%.*s", (int)size - 1, names);
+    return check_name(begin, err);
+}
+
 /* ---- join tokens ---- */
 
 /* clang-format off */
 static const struct pg_statement put_join_token = {
     "join_token_put",
-    "WITH j AS (INSERT INTO join_tokens (hash, expires_at, user_id, node, replace) "
-    "VALUES ($1, to_timestamp($2::bigint / 1e6), nullif($3::bigint, 0), $4, $5) RETURNING *) "
-    AUDIT("$6", "'join-token.make'", "left(encode(j.hash, 'hex'), 12)", "NULL::json", "json_build_object('expires', motley_time(j.expires_at), 'node', j.node, 'replace', j.replace)", "j"),
+    "WITH j AS (INSERT INTO join_tokens (hash, expires_at, user_id, node, replace, uses) "
+    "VALUES ($1, to_timestamp($2::bigint / 1e6), nullif($3::bigint, 0), $4, $5, $6) RETURNING *) "
+    AUDIT("$7", "'join-token.make'", "left(encode(j.hash, 'hex'), 12)", "NULL::json", "json_build_object('expires', motley_time(j.expires_at), 'node', j.node, 'replace', j.replace, 'uses', j.uses)", "j"),
+    PG_WRITE};
+static const struct pg_statement revoke_join_tokens = {
+    "join_tokens_revoke",
+    "WITH gone AS (UPDATE join_tokens SET expires_at = now() WHERE used_at IS NULL AND expires_at > now() "
+    "  AND ($1::text IS NULL OR node = $1) RETURNING hash, node, uses), "
+    "told AS (" AUDIT("$2", "'join-token.revoke'", "left(encode(gone.hash, 'hex'), 12)", "json_build_object('node', gone.node, 'uses', gone.uses)", "NULL::json", "gone") ") "
+    "SELECT json_build_object('revoked', count(*)) FROM gone",
     PG_WRITE};
 /* clang-format on */
 
@@ -38,10 +56,14 @@ int store_join_token_put(struct store *store, const struct principal *maker,
                          const struct store_join_token *token, store_done_fn *done, void *arg,
                          struct err *err)
 {
-    if (token->node && check_name(token->node, err) < 0)
+    if (token->node && check_names(token->node, err) < 0)
         return -1;
-    if (token->replace && !token->node)
-        return err_set(err, ERR_INVALID, "replace: needs node, the name that may be taken over");
+    if (token->replace && (!token->node || strchr(token->node, '*') || token->uses > 1))
+        return err_set(err, ERR_INVALID, "replace: needs node, the one name that may be taken over, once");
+    if (token->uses > 1 && token->node && !strchr(token->node, '*'))
+        return err_set(err, ERR_INVALID,
+                       "uses: node \"%s\" is one name; of several machines it ends in *, as in \"%.60s-*\"",
+                       token->node, token->node);
     struct pg_params params;
     pg_params_init(&params);
     pg_param_bytes(&params, token->hash, DIGEST_SIZE);
@@ -49,14 +71,29 @@ int store_join_token_put(struct store *store, const struct principal *maker,
     pg_param_i64(&params, maker->id);
     pg_param_text(&params, token->node);
     pg_param_bool(&params, token->replace);
+    pg_param_i64(&params, token->uses > 0 ? token->uses : 1);
     store_param_actor(&params, maker);
     return store_one_done(store, &put_join_token, &params, done, arg, err);
+}
+
+int store_join_tokens_revoke(struct store *store, const struct principal *principal, const char *node,
+                             store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    if (node && check_names(node, err) < 0)
+        return -1;
+    pg_params_init(&params);
+    pg_param_text(&params, node);
+    store_param_actor(&params, principal);
+    return store_one_doc(store, &revoke_join_tokens, &params, "", done, arg, err);
 }
 
 /* ---- joining ---- */
 
 #define GOOD_TOKEN                                                                                           \
-    "t.hash = $1 AND t.used_at IS NULL AND t.expires_at > now() AND (t.node IS NULL OR t.node = $2)"
+    "t.hash = $1 AND t.used_at IS NULL AND t.expires_at > now() AND (t.node IS NULL OR t.node = $2 "         \
+    "  OR (right(t.node, 1) = '*' AND starts_with($2, left(t.node, -1)))) "                                  \
+    "AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = t.user_id AND u.disabled)"
 
 /* Result columns: whether the token is good; the generation that enrolment would give; whether the token
  * cannot take the name, whatever key the node has. */
@@ -85,8 +122,9 @@ static const struct pg_statement enrol_node = {
     "         WHERE n.generation + 1 = $7 AND ((n.last_seen IS NULL AND n.removed_at IS NULL) "
     "           OR (SELECT replace OR (node IS NOT NULL AND n.key_hash = $6) FROM good)) "
     "         RETURNING n.name, n.generation), "
-    "used AS (UPDATE join_tokens SET used_at = now(), used_by = $2 "
-    "         FROM good, made WHERE join_tokens.hash = good.hash RETURNING 1), "
+    "used AS (UPDATE join_tokens j SET uses = j.uses - 1, used_by = $2, "
+    "           used_at = CASE WHEN j.uses <= 1 THEN now() END "
+    "         FROM good, made WHERE j.hash = good.hash RETURNING 1), "
     "old AS (UPDATE tokens SET revoked_at = now() FROM made WHERE tokens.node = made.name "
     "        AND revoked_at IS NULL RETURNING 1), "
     "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1), "

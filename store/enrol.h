@@ -18,14 +18,22 @@ bool store_node_name_valid(const char *name);
 struct store_join_token {
     const uint8_t *hash; /* SHA-256, 32 bytes */
     int64_t expires_us;  /* wall-clock µs */
-    const char *node;    /* the only name that the token is good for, or NULL */
-    bool replace;        /* the token is good for a name that is taken; needs 'node' */
+    /* the only name that the token is good for, or with a * behind it what the names begin with; or NULL */
+    const char *node;
+    bool replace;  /* the token is good for a name that is taken; needs 'node' */
+    uint32_t uses; /* how many machines may join with it; 0: one */
 };
 
-/* Stores a join token, which can be used once until it expires. */
+/* Stores a join token, which can be used so many times until it expires. A token is not good while the user
+ * who made it is disabled. */
 int store_join_token_put(struct store *store, const struct principal *maker,
                          const struct store_join_token *token, store_done_fn *done, void *arg,
                          struct err *err);
+
+/* Revokes the join tokens that were made for this `node` (NULL: all) and are not used up. Answers
+ * {"revoked"}. */
+int store_join_tokens_revoke(struct store *store, const struct principal *principal, const char *node,
+                             store_doc_fn *done, void *arg, struct err *err);
 
 /* Checks whether the token is good for the name now; changes nothing. Answers the generation that enrolling
  * would give. ERR_AUTH when the token is unknown, expired, used or bound to another name (the text does not
@@ -48,9 +56,9 @@ struct store_enrol {
     int64_t generation;
     int64_t certified_until_s; /* end of that certificate, in seconds since 1970 */
 };
-/* Uses up the join token and makes the node, in one statement: of two callers with one token exactly one
- * succeeds, and the other gets ERR_AUTH. ERR_CONFLICT (the token stays good) when the name is taken, or when
- * the node was enrolled or removed since the check. Answers the generation. */
+/* Uses the join token and makes the node, in one statement: of two callers with a token for one machine
+ * exactly one succeeds, and the other gets ERR_AUTH. ERR_CONFLICT (the token stays good) when the name is
+ * taken, or when the node was enrolled or removed since the check. Answers the generation. */
 int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done, void *arg,
                 struct err *err);
 

@@ -14,7 +14,7 @@ static const struct pg_statement list_groups = {
     "group_list",
     "SELECT json_build_object('groups', coalesce(json_agg(json_build_object('name', g.name, 'created', "
     " motley_time(g.created_at), 'members', " MEMBERS_JSON ", 'parent', "
-    "(SELECT p.name FROM groups p WHERE p.id = g.parent), 'weight', g.weight, 'time_limit_s', g.time_limit_s, 'slice_s', g.slice_s, 'lease_limit_s', g.lease_limit_s, " LIMITS_OF("g") ") ORDER BY g.name COLLATE \"C\"), '[]'::json)) "
+    "(SELECT p.name FROM groups p WHERE p.id = g.parent), 'weight', g.weight, 'time_limit_s', g.time_limit_s, 'slice_s', g.slice_s, 'lease_limit_s', g.lease_limit_s, 'retention_s', g.retention_s, " LIMITS_OF("g") ") ORDER BY g.name COLLATE \"C\"), '[]'::json)) "
     "FROM groups g WHERE $2::boolean OR g.id = ANY (motley_groups($1::bigint))",
     PG_READ};
 
@@ -30,7 +30,8 @@ static const struct pg_statement set_group = {
     "wanted AS (SELECT DISTINCT u.id, u.name FROM users u WHERE u.name = ANY ($2::text[])), "
     "was AS (SELECT " MEMBERS_JSON " AS names FROM g), "
     "out AS (DELETE FROM group_members m USING g WHERE m.grp = g.id AND m.user_id NOT IN (SELECT id FROM "
-    "  wanted)), "
+    "  wanted) RETURNING m.user_id), "
+    "left_it AS (UPDATE users u SET account = NULL FROM g, out WHERE u.id = out.user_id AND u.account = g.id), "
     "new AS (INSERT INTO group_members (grp, user_id) "
     "SELECT g.id, wanted.id FROM g, wanted ON CONFLICT DO NOTHING), "
     "said AS ("
@@ -47,9 +48,10 @@ static const struct pg_statement change_group = {
     "u AS (UPDATE groups SET weight = coalesce((d ->> 'weight')::float8, groups.weight), time_limit_s = "
     "    coalesce((d ->> 'time_limit_s')::float8, groups.time_limit_s), slice_s = coalesce((d ->> 'slice_s')::float8, groups.slice_s), "
     "  lease_limit_s = coalesce((d ->> 'lease_limit_s')::float8, groups.lease_limit_s), "
+    "  retention_s = coalesce((d ->> 'retention_s')::float8, groups.retention_s), "
     "  parent = CASE WHEN NOT d ? 'parent' THEN groups.parent WHEN d ->> 'parent' IS NULL THEN NULL "
     "    ELSE motley_group('group', d ->> 'parent', 0, true) END, " SET_LIMITS("groups")
-    "  FROM old, d WHERE groups.id = old.id RETURNING groups.name, jsonb_build_object('weight', old.weight, 'time_limit_s', old.time_limit_s, 'slice_s', old.slice_s, 'lease_limit_s', old.lease_limit_s, "
+    "  FROM old, d WHERE groups.id = old.id RETURNING groups.name, jsonb_build_object('weight', old.weight, 'time_limit_s', old.time_limit_s, 'slice_s', old.slice_s, 'lease_limit_s', old.lease_limit_s, 'retention_s', old.retention_s, "
     "    'parent', old.parent_name, " LIMITS_OF("old") ") AS was), "
     "said AS ("
     AUDIT("$3", "'group.set'", "u.name", "(SELECT json_object_agg(k, u.was -> k) FROM jsonb_object_keys(d.d) k)", "d.d::json", "u, d")

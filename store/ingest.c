@@ -152,6 +152,14 @@ static const struct pg_statement lose_devices = {
     " WHERE c.hello AND d.node = c.node AND d.present",
     PG_WRITE};
 
+/* Where a node could not connect or be connected to is measured again at once when its agent has started anew. */
+static const struct pg_statement forget_unreachable = {
+    "ingest_unreachable",
+    "DELETE FROM requests r USING nodes n, " RECORDS("node text, boot text, hello boolean")
+    " WHERE c.hello AND n.name = c.node AND n.boot IS DISTINCT FROM c.boot AND r.kind = 'links' AND r.unreachable "
+    "  AND c.node IN (r.device, r.key)",
+    PG_WRITE};
+
 static const struct pg_statement put_devices = {
     "ingest_devices",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -195,8 +203,9 @@ static const struct pg_statement put_links = {
 
 static const struct pg_statement fail_requests = {
     "ingest_failures",
-    "UPDATE requests r SET state = 'failed', why = c.why, deadline_at = now() + r.tries * interval '1 s' FROM "
-    RECORDS("request bigint, node text, why text")
+    "UPDATE requests r SET state = 'failed', why = c.why, unreachable = c.unreachable, "
+    "  deadline_at = now() + r.tries * interval '1 s' FROM "
+    RECORDS("request bigint, node text, why text, unreachable boolean")
     " WHERE r.id = c.request AND (r.device = c.node OR starts_with(r.device, c.node || '/'))",
     PG_WRITE};
 
@@ -276,6 +285,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
 {
     json_t *followers = jobs_with_news(ingest);
     const struct store_part parts[] = {
+        {&forget_unreachable, ingest->nodes}, /* compares with what move_nodes overwrites */
         {&move_nodes, ingest->nodes},
         {&lose_devices, ingest->nodes},
         {&put_devices, ingest->devices},

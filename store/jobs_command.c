@@ -21,6 +21,8 @@
 
 #define FETCHES(job) "EXISTS (SELECT 1 FROM job_fetches f WHERE f.job = " job ".id)"
 
+enum { RESUME_STEPS_MAX = 1000000000 }; /* as of train.steps */
+
 enum command_column {
     COMMAND_ASKED,   /* the job's id as it was given */
     COMMAND_STATE,   /* the job's state before the command; null: the asker sees no such job */
@@ -32,8 +34,9 @@ enum command_column {
      * step of the last checkpoint, and the last step that is wanted. */
     COMMAND_REACHED = COMMAND_OWNER + 3,
     COMMAND_WANTED,
-    COMMAND_BARRED, /* an administrator holds the job, and the asker is no administrator */
-    COMMAND_FETCHED /* the job's model is still to be fetched, or was not before it ended */
+    COMMAND_BARRED,  /* an administrator holds the job, and the asker is no administrator */
+    COMMAND_FETCHED, /* the job's model is still to be fetched, or was not before it ended */
+    COMMAND_GONE     /* when the job's checkpoints went by its group's rule */
 };
 
 /* clang-format off */
@@ -60,7 +63,7 @@ static const struct pg_statement command_jobs = {
     "  state <> before OR stop_why IS NOT NULL) "
     "SELECT asked.id, old.state, upd.id IS NOT NULL OR EXISTS (SELECT 1 FROM upd e WHERE e.array_of = asked.id), "
     "  json_build_object('id', old.id, 'state', coalesce(upd.state, old.state), 'steps', (SELECT steps FROM jobs j WHERE j.id = old.id)), "
-    "  old.owned, (SELECT name FROM users WHERE id = old.owner), " NOTIFY "0, 0, old.barred, " FETCHES("old") " "
+    "  old.owned, (SELECT name FROM users WHERE id = old.owner), " NOTIFY "0, 0, old.barred, " FETCHES("old") ", NULL "
     "FROM asked LEFT JOIN old ON old.id = asked.id LEFT JOIN upd ON upd.id = asked.id ORDER BY asked.n",
     PG_WRITE};
 /* clang-format on */
@@ -72,19 +75,19 @@ static const struct pg_statement resume_job = {
     "WITH asked AS MATERIALIZED (SELECT id FROM unnest($1::bigint[]) AS a(id)), "
     "old AS (SELECT j.id, j.state, j.steps, coalesce((SELECT max(c.step) FROM checkpoints c WHERE c.job = "
     "  j.id AND c.complete), 0) AS reached, j.owner, " OWNED("j", "$2", "$3") " AS owned, "
-    "  j.state = 'held' AND j.held_by_admin AND NOT $3::boolean AS barred FROM jobs j WHERE j.id IN (SELECT id FROM asked) AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
+    "  j.state = 'held' AND j.held_by_admin AND NOT $3::boolean AS barred, j.files_gone_at FROM jobs j WHERE j.id IN (SELECT id FROM asked) AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
     "goal AS (SELECT *, CASE WHEN $6::bigint > 0 THEN reached + $6 ELSE steps END AS wanted FROM old), "
     "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = NULL, why = NULL, code = NULL, "
     "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, ended_by = NULL, held_by_admin = false, "
     "  depends = j.attempt = 0 AND EXISTS (SELECT 1 FROM job_after WHERE job = j.id), limit_from_ms = CASE WHEN "
     "  g.state = 'held' THEN j.limit_from_ms ELSE j.used_ms END, eligible_at = now(), steps = g.wanted, "
     "  spec = CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb, '{train,steps}', to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
-    "  j.id = g.id AND g.owned AND NOT g.barred AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) AND j.array_size = 0 AND NOT " FETCHES("j") " RETURNING j.id, "
+    "  j.id = g.id AND g.owned AND NOT g.barred AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) AND g.wanted <= 1000000000 AND j.array_size = 0 AND j.files_gone_at IS NULL AND NOT " FETCHES("j") " RETURNING j.id, "
     "  j.state, j.steps, j.stop_why, g.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO "
     "  events (job, type, body) "
     "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', 'resume') FROM upd) "
     "SELECT asked.id, g.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
-    "  upd.steps), g.owned, (SELECT name FROM users WHERE id = g.owner), " NOTIFY "g.reached, g.wanted, g.barred, " FETCHES("g") " "
+    "  upd.steps), g.owned, (SELECT name FROM users WHERE id = g.owner), " NOTIFY "g.reached, g.wanted, g.barred, " FETCHES("g") ", motley_words(g.files_gone_at) "
     "FROM asked LEFT JOIN goal g ON g.id = asked.id LEFT JOIN upd ON upd.id = asked.id",
     PG_WRITE};
 /* clang-format on */
@@ -126,10 +129,21 @@ static void explain(const struct command_call *command, const struct pg_result *
                 command->event == JOB_EVENT_RELEASE
                     ? "is still to be fetched, and then it is queued by itself"
                     : "was not fetched: submit the job again");
-    else if (reached >= wanted && wanted > 0)
+    else if (!pg_is_null(result, row, COMMAND_GONE))
+        err_set(
+            err, ERR_CONFLICT,
+            "job %lld: its checkpoints went at %s, as its group does not keep them longer: submit it again",
+            id, pg_text(result, row, COMMAND_GONE));
+    else if (wanted > RESUME_STEPS_MAX)
         err_set(err, ERR_INVALID,
-                "job %lld has reached step %lld of %lld: nothing is left to do (give more steps)", id,
-                reached, wanted);
+                "steps: job %lld has its last checkpoint at step %lld, and %lld more are beyond the most "
+                "that a job may have, %d",
+                id, reached, wanted - reached, RESUME_STEPS_MAX);
+    else if (reached >= wanted && wanted > 0)
+        err_set(
+            err, ERR_INVALID,
+            "job %lld has reached step %lld of %lld: nothing is left to do (steps, --steps N, moves its end)",
+            id, reached, wanted);
     else
         err_set(err, ERR_CONFLICT, "job %lld is an array: resume its elements", id);
 }

@@ -51,8 +51,8 @@ struct job_batch {
 };
 
 /* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them,
- * and with "placement:" where the job can never start under their limits. motley_refused takes about 50 µs
+ * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them, or
+ * what their ended jobs left is too much, and with "placement:" where the job can never start under their limits. motley_refused takes about 50 µs
  * per job, so it is called only when somebody has a limit. */
 /* clang-format off */
 static const struct pg_statement insert_jobs = {
@@ -68,10 +68,11 @@ static const struct pg_statement insert_jobs = {
     "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
     "        format('account: there is no group \"%s\" that %s is in', g.account, u.name) "
     "      ELSE CASE WHEN g.depends = 1 THEN motley_after_refused(g.spec, g.owner, g.admin = 1) END END AS wrong, "
-    "    CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
-    "          (SELECT EXISTS (SELECT 1 FROM groups WHERE devices_max > 0 OR queued_max > 0)) "
-    "        THEN motley_refused(g.owner, coalesce(a.id, u.account, 0), g.least, "
-    "          row_number() OVER (PARTITION BY g.owner ORDER BY g.n)) END AS over, "
+    "    CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR u.kept_bytes_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
+    "          (SELECT EXISTS (SELECT 1 FROM groups WHERE devices_max > 0 OR queued_max > 0 OR kept_bytes_max > 0)) "
+    "        THEN coalesce(motley_refused(g.owner, coalesce(a.id, u.account, 0), g.least, "
+    "            row_number() OVER (PARTITION BY g.owner ORDER BY g.n)), "
+    "          motley_kept_refused(g.owner, coalesce(a.id, u.account, 0))) END AS over, "
     "    coalesce(a.id, u.account, 0) AS leaf "
     "  FROM given g LEFT JOIN users u ON u.id = g.owner LEFT JOIN groups a ON a.name = g.account AND (g.admin = 1 OR "
     "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "

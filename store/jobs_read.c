@@ -11,9 +11,9 @@
     "(SELECT coalesce(json_agg(json_build_object('rank', a.rank, 'node', a.node, 'device', a.device, "       \
     "'state', a.state, 'code', a.code, 'why', coalesce(CASE WHEN a.state IN ('sent', 'ready', 'running') "   \
     "THEN CASE WHEN n.state = 'unreachable' THEN format('its node has not been heard since %s%s', "          \
-    "to_char(n.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), CASE WHEN n.lost_at > now() THEN "    \
+    "motley_words(n.last_seen), CASE WHEN n.lost_at > now() THEN "                                           \
     "'; unless it is heard before ' || "                                                                     \
-    "to_char(n.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS') || ', the attempt is given up, and the job goes "   \
+    "motley_words(n.lost_at) || ', the attempt is given up, and the job goes "                               \
     "on from its last checkpoint' END) "                                                                     \
     "ELSE n.inventory -> 'lacking' ->> a.device END END, nullif(a.why, '')), 'memory', a.memory) "           \
     "ORDER BY a.rank), '[]'::json) FROM assignments a LEFT JOIN nodes n ON n.name = a.node "                 \
@@ -31,7 +31,8 @@ static const struct pg_statement get_job = {
     "SELECT json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'visibility', j.visibility, "
     "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
     "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
-    "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
+    "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'files_until', CASE WHEN j.files_gone_at IS NULL THEN motley_time(j.ended_at "
+    "  + motley_retention(j.account) * interval '1 s') END, 'files_gone', motley_time(j.files_gone_at), 'attempt', j.attempt, 'losses', j.losses, "
     "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'held_by_admin', j.held_by_admin, 'why', coalesce(q.why, " JOB_WHY "), 'code', j.code, 'ended_by', j.ended_by, "
     "  'account', (SELECT name FROM groups WHERE id = j.account), 'service', (ARRAY['urgent', 'normal', 'scavenger'])[j.service + 1], "
     "  'begins', motley_time(j.begin_at), 'place', q.place, 'wait', coalesce(q.code, j.wait_code), "
@@ -206,7 +207,12 @@ static const struct pg_statement count_all = {
     "  (SELECT coalesce(json_object_agg(reason, n), '{}') FROM refused_events), 'devices', "
     "  (SELECT coalesce(json_agg(json_build_object('name', name, 'drained', drained, 'health', health) ORDER "
     "BY name), "
-    "    '[]') FROM devices WHERE present), 'scheduler', (SELECT json_build_object('state', s.state, "
+    "    '[]') FROM devices WHERE present), 'nodes', (SELECT coalesce(json_agg(json_build_object('name', "
+    "name, "
+    "    'disk_bytes', inventory -> 'disk_bytes', 'disk_free_bytes', inventory -> 'disk_free_bytes') ORDER "
+    "BY name), "
+    "    '[]') FROM nodes WHERE removed_at IS NULL AND state = 'alive'), 'scheduler', (SELECT "
+    "json_build_object('state', s.state, "
     "  'age_s', s.age, 'set_aside_count', coalesce(s.aside_count, 0)) FROM " SCHEDULER_ROW "))",
     PG_READ};
 

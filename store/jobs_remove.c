@@ -15,7 +15,7 @@ static const struct pg_statement remove_job = {
     PG_WRITE};
 
 /* Content that several of a person's jobs left counts once for that person, and once for each of several
- * persons. $1: the person; 0: everybody. */
+ * persons. $1: the person, who is told of their groups; 0: everybody. */
 static const struct pg_statement get_storage = {
     "storage_get",
     "WITH left_over AS (SELECT DISTINCT j.owner, 'results' AS what, f.sha256 FROM artifacts f JOIN jobs j ON j.id = f.job "
@@ -29,8 +29,10 @@ static const struct pg_statement get_storage = {
     "  WHERE b.path IS NULL GROUP BY l.owner) "
     "SELECT json_build_object('users', coalesce(json_agg(json_build_object('user', u.name, 'jobs', (SELECT count(*) FROM jobs j "
     "    WHERE j.owner = u.id AND j.state IN ('succeeded', 'failed', 'cancelled')), 'checkpoints_bytes', s.checkpoints, "
-    "    'results_bytes', s.results, 'uploads_bytes', s.uploads) ORDER BY s.checkpoints + s.results + s.uploads DESC, u.name), "
-    "  '[]'::json), 'database_bytes', pg_database_size(current_database())) FROM sums s JOIN users u ON u.id = s.owner",
+    "    'results_bytes', s.results, 'uploads_bytes', s.uploads, 'kept_bytes_max', u.kept_bytes_max) ORDER BY s.checkpoints + s.results + s.uploads DESC, u.name), "
+    "  '[]'::json), 'groups', (SELECT coalesce(json_agg(json_build_object('group', g.name, 'retention_s', motley_retention(g.id)) "
+    "    ORDER BY g.name COLLATE \"C\"), '[]'::json) FROM groups g WHERE motley_retention(g.id) > 0 "
+    "    AND ($1 = 0 OR g.id = ANY (motley_groups($1)))), 'database_bytes', pg_database_size(current_database())) FROM sums s JOIN users u ON u.id = s.owner",
     PG_READ};
 /* clang-format on */
 

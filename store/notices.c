@@ -13,7 +13,9 @@ static const struct pg_statement claim_notices = {
     "up AS (UPDATE notices n SET taken_until = now() + make_interval(secs => $1), attempts = n.attempts + 1 "
     "    FROM (SELECT id FROM due ORDER BY due_at, id LIMIT $2) d WHERE n.id = d.id AND n.state = 'waiting' "
     "    AND coalesce(n.taken_until < now(), true) RETURNING n.*) "
-    "SELECT coalesce(json_agg(json_build_object('id', up.id, 'url', up.url, 'body', up.body, 'key', u.notify_key) ORDER BY up.id), "
+    "SELECT coalesce(json_agg(json_build_object('id', up.id, 'url', up.url, 'body', up.body, 'key', u.notify_key, 'mailed', CASE WHEN "
+    "    starts_with(up.url, 'mailto:') THEN (SELECT count(*) FROM notices m WHERE m.owner = up.owner AND m.state = 'delivered' "
+    "      AND starts_with(m.url, 'mailto:') AND m.ended_at > now() - interval '1 day') ELSE 0 END) ORDER BY up.id), "
     "    '[]'::json) FROM up JOIN users u ON u.id = up.owner",
     PG_WRITE};
 

@@ -8,7 +8,8 @@
 #include "store/store.h"
 
 /* Takes at most `most` notices that are due, for `seconds`, one for a person at a time: [{"id", "url",
- * "body": text, "key": what it is signed with}]. */
+ * "body": text, "key": what it is signed with, "mailed": messages sent to mailboxes for that person in the
+ * last 24 hours, where `url` is one}]. */
 int store_notices_claim(struct store *store, double seconds, int64_t most, store_doc_fn *done, void *arg,
                         struct err *err);
 

@@ -46,16 +46,16 @@ int store_link_list(struct store *store, store_doc_fn *done, void *arg, struct e
 /* clang-format off */
 static const struct pg_statement plan_profiles = {
     "profile_plan",
-    "WITH measured AS (SELECT p.device, p.document, s.speed FROM profiles p JOIN devices d ON d.name = p.device AND "
+    "WITH measured AS (SELECT p.device, p.document, s.speed, t.runs AS taught FROM profiles p JOIN devices d ON d.name = p.device AND "
     "  d.digest = p.digest LEFT JOIN device_speeds s ON s.device = p.device AND s.key = p.key AND s.at > "
-    "  p.measured_at WHERE p.key = $1), "
+    "  p.measured_at LEFT JOIN " TAUGHT_RUNS " t ON t.device = p.device WHERE p.key = $1), "
     "imported AS (SELECT DISTINCT ON (i.device) i.device, i.document FROM " IMPORTED " i JOIN devices d ON "
     "  d.name = i.device AND d.digest = i.digest WHERE i.key = $1 AND i.device NOT IN (SELECT device FROM "
     "  measured) AND " VISIBLE("i", "$2", "$3") " ORDER BY i.device, i.owner IS NOT DISTINCT FROM $2 DESC, "
     "  i.imported_at DESC) "
     "SELECT coalesce(json_agg(json_build_object('device', device, 'document', document, 'imported', "
-    "  imported, 'speed', speed)), '[]'::json) FROM (SELECT device, document::jsonb, false AS imported, speed FROM "
-    "  measured UNION ALL SELECT device, document::jsonb || '{\"origin\": \"imported\"}', true, NULL FROM imported) x",
+    "  imported, 'speed', speed, 'taught', taught)), '[]'::json) FROM (SELECT device, document::jsonb, false AS imported, speed, taught FROM "
+    "  measured UNION ALL SELECT device, document::jsonb || '{\"origin\": \"imported\"}', true, NULL, NULL FROM imported) x",
     PG_READ};
 /* clang-format on */
 

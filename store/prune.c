@@ -65,6 +65,14 @@ static const struct pg_statement mark_jobs = {
     "  ELSE current_setting('motley.pruned') END, true)",
     PG_WRITE};
 
+/* What jobs left longer ago than their groups keep it. Jobs at a time are few, as each may have many files. $1: rows. */
+static const struct pg_statement old_files = {
+    "prune_files",
+    "WITH gone AS MATERIALIZED (SELECT motley_files_prune(least($1::bigint, 20)) AS count) "
+    "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, CASE WHEN count = least($1::bigint, 20) "
+    "  THEN $1::bigint END)::text, true) FROM gone",
+    PG_WRITE};
+
 /* A data set that a queued or active job needs is kept, however old it is. */
 static const struct pg_statement old_datasets = {
     "prune_datasets",
@@ -124,11 +132,13 @@ static const struct pg_statement old_usage = {
 int store_prune(struct store *store, int64_t leader, const struct store_retention *keep, store_doc_fn *done,
                 void *arg, struct err *err)
 {
-    const unsigned bounds[] = {keep->event_days,   keep->rank_steps,  keep->history_days, keep->history_days,
-                               keep->dataset_days, keep->ledger_days, keep->usage_days,   keep->usage_days};
-    static const struct pg_statement *const statements[] = {
-        &old_events, &old_ranks, &old_jobs, &mark_jobs, &old_datasets, &old_ledger, &old_load, &old_usage};
-    enum { PARTS = 8 };
+    const unsigned bounds[] = {
+        keep->event_days,   keep->rank_steps,  keep->history_days, keep->history_days, 0,
+        keep->dataset_days, keep->ledger_days, keep->usage_days,   keep->usage_days};
+    static const struct pg_statement *const statements[] = {&old_events, &old_ranks, &old_jobs,
+                                                            &mark_jobs,  &old_files, &old_datasets,
+                                                            &old_ledger, &old_load,  &old_usage};
+    enum { PARTS = 9 };
     struct pg_params fenced, params[PARTS];
     struct pg_step steps[PARTS + 1];
     pg_params_init(&fenced);
@@ -136,7 +146,8 @@ int store_prune(struct store *store, int64_t leader, const struct store_retentio
     steps[0] = (struct pg_step){&store_fence, &fenced};
     for (int i = 0; i < PARTS; i++) {
         pg_params_init(&params[i]);
-        pg_param_i64(&params[i], bounds[i]);
+        if (statements[i] != &old_files)
+            pg_param_i64(&params[i], bounds[i]);
         pg_param_i64(&params[i], keep->rows);
         if (statements[i] == &old_events)
             pg_param_i64(&params[i], (int64_t)keep->request_ms);

@@ -92,6 +92,7 @@ struct store_sched_run { /* every active run */
     int64_t start_step;  /* step of the checkpoint that the run began with; 0: none */
     bool advanced;       /* the run has completed a checkpoint beyond the one it began with */
     double step_s;       /* seconds per step as the plan predicts them; 0: unknown */
+    double corrected;    /* the factor in step_s that earlier runs taught; 0: there is none */
     uint64_t save_bytes; /* bytes of the job's last checkpoint, or the plan's prediction of them */
     uint64_t load_bytes; /* bytes of weights that the largest rank loads, as the plan predicts them */
     int64_t saved_us;    /* when the run's last checkpoint was complete; 0: never */
@@ -145,6 +146,7 @@ struct store_sched_request { /* a measurement that is under way or has failed */
     char *digest;       /* digest of the device's inventory; "" for links */
     uint32_t tries;
     bool failed;
+    bool unreachable; /* of links: the last try could open no connection */
     char *why;
     /* of an open request: the answer is awaited until this time; of a failed one: it is not repeated before
      * this time */
@@ -320,7 +322,7 @@ struct store_ingest {
     const json_t *seen;     /* ["node"]: nodes that are alive now */
     const json_t *profiles; /* [{"request","node","document"}] */
     const json_t *links;    /* [{"from","to","document","request"}] */
-    const json_t *failures; /* [{"request","node","why"}]: measurements that failed */
+    const json_t *failures; /* [{"request","node","why","unreachable": bool}]: measurements that failed */
     const json_t *health;   /* [{"device","node","health"}] */
     /* [{"device","job","rank","why"}]: workers that ended because their device was lost or faulty; the second
      * within a day drains the device */
@@ -389,7 +391,8 @@ struct store_decision {
     const json_t *measures;
     /* [{"id","idle": bool}]: leases whose charge begins or ends now; an idle one is ended first */
     const json_t *leases;
-    const json_t *speeds; /* [{"device","key","speed","run"}]: rows of device_speeds */
+    const json_t *speeds; /* [{"device","key","speed","run","step_s"}]: rows of device_speeds; step_s: what a
+                           * step of the run takes at these speeds, by its plan */
 };
 enum { STORE_DECISION_ARRAYS = (sizeof(struct store_decision) - sizeof(int64_t)) / sizeof(const json_t *) };
 /* Answers with the outbox ids of the messages, in their order: [id]. The ids of runs, assignments and

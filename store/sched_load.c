@@ -52,7 +52,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                 "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step), "
                 "coalesce(step_s, 0), save_bytes, " MICROS("saved_at") ", " MICROS("save_asked_at") ", " MICROS("save_by")
                 ", coalesce(save_for, 0), saves_missed, start_step, load_bytes, "
-                "(SELECT t.document FROM trials t WHERE t.job = r.job AND t.open) FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
+                "(SELECT t.document FROM trials t WHERE t.job = r.job AND t.open), coalesce(corrected, 0) FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
@@ -72,7 +72,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                    "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
     [Q_REQUESTS] = {"sched_requests",
-                    "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at")
+                    "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at") ", unreachable"
                     " FROM requests ORDER BY id",
                     PG_READ},
     [Q_MEASURES] = {"sched_measures",
@@ -278,6 +278,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->start_step = pg_i64(runs, row, 20);
         run->load_bytes = (uint64_t)pg_i64(runs, row, 21);
         run->trial = document_of(view, runs, row, 22);
+        run->corrected = pg_f64(runs, row, 23);
         while (at < total && pg_i64(ranks, at, 0) < run->id)
             at++;
         int end = at;
@@ -357,6 +358,7 @@ static void read_requests(struct store_view *view, const struct pg_result *reque
         request->failed = strcmp(pg_text(requests, (int)i, 6), "failed") == 0;
         request->why = text_of(view, requests, (int)i, 7, true);
         request->deadline_us = pg_i64(requests, (int)i, 8);
+        request->unreachable = pg_bool(requests, (int)i, 9);
     }
 }
 
@@ -574,13 +576,14 @@ int store_sched_load(struct store *store, const struct store_sched_want *want, s
 static const struct pg_statement get_profiles = {
     "profiles_get",
     "SELECT coalesce(json_agg(json_build_object('device', p.device, 'document', p.document, 'speed', "
-    "CASE WHEN s.at > p.measured_at THEN s.speed END, 'stale', coalesce((s.speed < 0.9 "
+    "CASE WHEN s.at > p.measured_at THEN s.speed END, 'taught', t.runs, 'stale', coalesce((s.speed < 0.9 "
     "AND s.at + $2::bigint * interval '1 ms' < now() AND p.measured_at < s.at + (now() - s.at) / 2 "
     "OR (p.document ->> 'noise')::float8 > 0 AND p.measured_at + $2::bigint * interval '10 ms' < now()) "
     "AND NOT EXISTS (SELECT 1 FROM assignments a WHERE a.device = p.device AND a.state IN ('sent', 'ready', "
     "'running')), "
     "false))), '[]'::json) FROM profiles p JOIN devices d ON d.name = p.device AND d.digest = p.digest "
-    "LEFT JOIN device_speeds s ON s.device = p.device AND s.key = p.key WHERE p.key = $1",
+    "LEFT JOIN device_speeds s ON s.device = p.device AND s.key = p.key "
+    "LEFT JOIN " TAUGHT_RUNS " t ON t.device = p.device WHERE p.key = $1",
     PG_READ};
 static const struct pg_statement get_run = {
     "sched_run_get",

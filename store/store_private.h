@@ -147,10 +147,34 @@ int store_job_update(struct store *store, const struct pg_statement *statement, 
 #define STEP_SECONDS                                                                                         \
     "CASE json_typeof(m.document -> 'seconds') WHEN 'number' THEN (m.document ->> 'seconds')::float8 END"
 /* Seconds per step of the run r: predicted, times how much longer than predicted its slowest rank computes.
- */
+ * Ranks that compute for less than a tenth of a step do not count, as in replay/replan.h (REPLAN_PART). Where
+ * earlier runs corrected the prediction, that may be in it already, so the longer of the two counts. */
 #define RUN_STEP_S                                                                                           \
-    "r.step_s * coalesce((SELECT max(a.compute_s / a.busy_s) FROM assignments a WHERE a.run = r.id AND "     \
-    "a.measured > 0 AND a.busy_s > 0), 1)"
+    "r.step_s * (SELECT CASE WHEN r.corrected IS NULL THEN coalesce(max(a.compute_s / a.busy_s), 1) "        \
+    "ELSE greatest(max(a.compute_s / a.busy_s) / r.corrected, 1) END FROM assignments a WHERE a.run = r.id " \
+    "AND a.measured > 0 AND a.busy_s > 0 AND greatest(a.compute_s, a.busy_s) >= r.step_s / 10)"
+/* The latest runs that tell how far forecasts are off, by the device of their first rank: rows of (device,
+ * runs), in which `runs` is a document as planner/given/taught.h has it. $1: the key of a job's profiles.
+ *
+ * A run whose devices were measured anew since it was planned, or have other speeds by now, tells only what
+ * its ranks' computing does not explain. What a part of a layer computes depends on the division, too, so for
+ * tensor and expert runs that cannot be told apart. */
+/* clang-format off */
+#define TAUGHT_RUNS \
+    "(SELECT device, json_agg(json_build_object('placement', placement, 'devices', devices, 'times', measured_s / priced_s * CASE " \
+    "  WHEN alike OR rebased OR placement IN ('tensor', 'expert') THEN 1 ELSE coalesce(planned_s / nullif(computed_s, 0), 1) END, " \
+    "  'age_days', age_days, 'alike', alike AND key = $1) ORDER BY id DESC) AS runs FROM (" \
+    "SELECT r.id, r.key, r.placement, r.measured_s, coalesce(r.priced_s, r.step_s / coalesce(r.corrected, 1)) AS priced_s, " \
+    "  r.priced_s IS NOT NULL AS rebased, (array_agg(a.device ORDER BY a.rank))[1] AS device, json_agg(DISTINCT a.device) AS devices, " \
+    "  floor(extract(epoch FROM now() - r.ended_at) / 86400) AS age_days, " \
+    "  sum(a.busy_s) FILTER (WHERE a.measured > 0) AS planned_s, sum(a.compute_s) FILTER (WHERE a.measured > 0) AS computed_s, " \
+    "  bool_and(coalesce(p.measured_at < r.created_at, true) AND coalesce(s.at < r.created_at OR s.run = r.id, true)) AS alike " \
+    "FROM (SELECT id, key, placement, measured_s, step_s, priced_s, corrected, created_at, ended_at FROM runs " \
+    "  WHERE measured_s > 0 AND step_s > 0 ORDER BY id DESC LIMIT 64) r " \
+    "JOIN assignments a ON a.run = r.id LEFT JOIN profiles p ON p.device = a.device AND p.key = r.key " \
+    "LEFT JOIN device_speeds s ON s.device = a.device AND s.key = r.key WHERE r.key IS NOT NULL AND r.placement IS NOT NULL " \
+    "GROUP BY r.id, r.key, r.placement, r.measured_s, r.step_s, r.priced_s, r.corrected, r.created_at, r.ended_at) m GROUP BY device)"
+/* clang-format on */
 /* When the run r of the job j has used up the job's time limit; null: it has none. */
 #define RUN_LIMIT_AT(j, r)                                                                                   \
     "CASE WHEN " j ".time_limit_ms > 0 THEN " r ".created_at + (" j ".time_limit_ms - " j ".used_ms + " j    \
@@ -159,12 +183,13 @@ int store_job_update(struct store *store, const struct pg_statement *statement, 
  * document, and the columns of limits as they are after the change. */
 #define LIMITS_OF(t)                                                                                         \
     "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
-    ".queued_max, 'month_seconds_max', " t ".month_seconds_max"
+    ".queued_max, 'month_seconds_max', " t ".month_seconds_max, 'kept_bytes_max', " t ".kept_bytes_max"
 #define SET_LIMITS(t)                                                                                        \
     "devices_max = coalesce((d ->> 'devices_max')::integer, " t ".devices_max), "                            \
     "running_max = coalesce((d ->> 'running_max')::integer, " t ".running_max), "                            \
     "queued_max = coalesce((d ->> 'queued_max')::integer, " t ".queued_max), "                               \
-    "month_seconds_max = coalesce((d ->> 'month_seconds_max')::float8, " t ".month_seconds_max) "
+    "month_seconds_max = coalesce((d ->> 'month_seconds_max')::float8, " t ".month_seconds_max), "           \
+    "kept_bytes_max = coalesce((d ->> 'kept_bytes_max')::bigint, " t ".kept_bytes_max) "
 /* Initialises the parameters of a statement that changes a named row: $1: the name; $2: the changes; $3: the
  * actor. */
 void store_params_change(struct pg_params *params, const char *name, const json_t *changes,

@@ -13,6 +13,7 @@
 #include "planner/cost/profile_noise.h"
 #include "planner/given/catalogue.h"
 
+static const int64_t DISK_BYTES_MAX = (int64_t)1 << 60;
 enum { LACKING_MAX = 500, PROTOCOL_MAX = 1000000, FAULTS_MAX = 256 };
 #define LEAVES_S_MAX 1e9 /* 31 years */
 
@@ -166,6 +167,14 @@ static int check_faults(const json_t *faults, struct err *err)
     return 0;
 }
 
+/* Checks what the inventory has of the disk of the agent's home. */
+static void check_disk(struct json_reader *reader)
+{
+    int64_t bytes;
+    jr_i64(reader, "disk_bytes", JR_OPTIONAL, 0, DISK_BYTES_MAX, &bytes);
+    jr_i64(reader, "disk_free_bytes", JR_OPTIONAL, 0, DISK_BYTES_MAX, &bytes);
+}
+
 static int on_hello(struct event_batch *batch, struct store_sched_node *node, const json_t *event,
                     struct err *err)
 {
@@ -187,6 +196,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_object(&reader, "before", JR_OPTIONAL, &before);
     jr_object(&reader, "lacking", JR_OPTIONAL, &lacking);
     jr_array(&reader, "faults", JR_OPTIONAL, 0, FAULTS_MAX, &faults);
+    check_disk(&reader);
     if (jr_finish_loose(&reader) < 0 || check_faults(faults, err) < 0 || check_lacking(lacking, err) < 0 ||
         check_name("boot", boot, err) < 0 || check_name("address", address, err) < 0 ||
         (before && on_before(batch, node->name, before, err) < 0))
@@ -296,11 +306,12 @@ static int profile_annotate(const struct event_batch *batch, const char *node, j
 
 /* A measurement that has failed, by its node's word or because its answer cannot be used. */
 static int measurement_failed(struct event_batch *batch, const char *node, const json_t *request,
-                              const char *why, struct err *err)
+                              const char *why, bool unreachable, struct err *err)
 {
-    return event_append(
-        batch->owned[E_FAILURES],
-        json_pack("{s:I, s:s, s:s}", "request", json_integer_value(request), "node", node, "why", why), err);
+    return event_append(batch->owned[E_FAILURES],
+                        json_pack("{s:I, s:s, s:s, s:b}", "request", json_integer_value(request), "node",
+                                  node, "why", why, "unreachable", (int)unreachable),
+                        err);
 }
 
 /* Takes answers to measurements: `profile` and `link` with a document, `failed` with a reason. Other events
@@ -318,12 +329,13 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
         return err_set(err, ERR_INVALID, "%s of node %s without its request", head->type, head->node);
     if (failed || !json_is_object(document)) {
         const char *why = json_string_value(json_object_get(event, failed ? "text" : "error"));
-        return measurement_failed(batch, head->node, request, why ? why : "the answer has no document", err);
+        return measurement_failed(batch, head->node, request, why ? why : "the answer has no document",
+                                  json_is_true(json_object_get(event, "unreachable")), err);
     }
     if (profile) {
         struct err unreadable;
         if (profile_annotate(batch, head->node, document, &unreadable) < 0)
-            return measurement_failed(batch, head->node, request, unreadable.text, err);
+            return measurement_failed(batch, head->node, request, unreadable.text, false, err);
         return event_append(batch->owned[E_PROFILES],
                             json_pack("{s:I, s:s, s:O}", "request", json_integer_value(request), "node",
                                       head->node, "document", document),

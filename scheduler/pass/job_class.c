@@ -167,16 +167,14 @@ int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct
 
 /* ---- planning ---- */
 
-static const json_t *profile_of(const struct job_class *class, const char *device, double *speed)
+/* Returns the row of a device among the class's profiles, or NULL. */
+static const json_t *profile_of(const struct job_class *class, const char *device)
 {
     size_t i;
     json_t *row;
-    json_array_foreach ((json_t *)class->profiles.document, i, row) {
-        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
-            *speed = json_number_value(json_object_get(row, "speed"));
-            return json_object_get(row, "document");
-        }
-    }
+    json_array_foreach ((json_t *)class->profiles.document, i, row)
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0)
+            return row;
     return NULL;
 }
 
@@ -249,7 +247,10 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
                                              class->spare_bytes +
                                              (now ? device->usable_bytes : device->memory_limit_bytes),
                                          .heat = now ? device->heat : 1};
-            to->profile = profile_of(class, device->name, &to->speed);
+            const json_t *row = profile_of(class, device->name);
+            to->profile = json_object_get(row, "document");
+            to->speed = json_number_value(json_object_get(row, "speed"));
+            to->taught = json_object_get(row, "taught");
         }
     }
     const struct placer_request request = {
@@ -279,9 +280,9 @@ void job_class_speeds(const struct scheduler_pass *pass, struct job_class *class
     const char *wanted = pass->scheduler->config->sharing_reference;
     double reference = 0;
     for (size_t i = 0; i < pass->view->device_count; i++) {
-        double measured = 0;
         const char *name = pass->view->devices[i].name;
-        const json_t *profile = profile_of(class, name, &measured);
+        const json_t *row = profile_of(class, name), *profile = json_object_get(row, "document");
+        const double measured = json_number_value(json_object_get(row, "speed"));
         const double rate = profile ? catalogue_measured_rate(profile) : 0;
         const bool named = wanted && strcmp(wanted, name) == 0;
         class->speeds[i] = rate > 0 ? rate * (measured > 0 ? measured : 1) : 0;

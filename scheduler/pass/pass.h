@@ -21,6 +21,7 @@ struct pass_start {
     struct placer_answer answer;
     json_t *model, *train, *eval; /* documents for the assignments; owned */
     double step_s;                /* predicted seconds of a step */
+    char key[DIGEST_HEX_SIZE];    /* of the profiles that the plan rests on */
     /* For the ledger. speeds: {device: speed relative to the reference device's}, owned; reference: that
      * device ("": none was measured); factor: the charge's factor for the job's service. */
     json_t *speeds;
@@ -246,6 +247,10 @@ void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers);
 
 /* pass_measure.c requests measurements of profiles and links. */
 void pass_links(struct scheduler_pass *pass);
+/* Requests the links between the nodes of a run that could not begin, as one of them may have closed. */
+void pass_measure_again(struct scheduler_pass *pass, const struct store_sched_run *run);
+/* Whether the node can open connections to the other, which cannot open any to it. */
+bool pass_reaches_alone(const struct scheduler_pass *pass, const char *node, const char *other);
 /* Returns true when jobs of the class can be planned with the profiles and links that exist. Otherwise
  * requests the missing ones, records that `job` waits for them (NULL: no job does), and returns false. */
 struct job_class;

@@ -173,14 +173,14 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
         pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign",
                      compose_assign(pass, common, rank));
     pass_add(pass, pass->runs_new,
-             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O, s:s?}", "run",
+             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O, s:s?, s:s}", "run",
                        (json_int_t)run, "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1,
                        "epoch", json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
                        start->answer.answer, "timeline", start->answer.timeline, "start_step",
                        (json_int_t)(start->checkpoint_step > 0 ? start->checkpoint_step : 0), "step_s",
                        start->step_s, "save_bytes", save_bytes(start->answer.plan), "load_bytes",
                        load_bytes(start->answer.plan), "ranks", ranks, "compute",
-                       spec_compute_is_open(start->spec) ? compute_of(start) : NULL));
+                       spec_compute_is_open(start->spec) ? compute_of(start) : NULL, "key", start->key));
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
                        "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));

@@ -95,8 +95,28 @@ static const struct store_sched_link *find_link(const struct store_sched_link *l
     return count > 0 ? bsearch(to, links, count, sizeof(*links), by_end) : NULL;
 }
 
-/* Hashes what tells which links must be measured: the nodes, the links, and the requests with whether they
- * are to be repeated. */
+/* Whether the link's record says that no connection could be opened. */
+static bool is_unreachable(const struct store_sched_link *link)
+{
+    return link && json_is_true(json_object_get(link->document, "unreachable"));
+}
+
+static const struct store_sched_link *link_between(const struct scheduler_pass *pass, const char *from,
+                                                   const char *to)
+{
+    size_t count;
+    const struct store_sched_link *links = store_links_of(pass->view, from, &count);
+    return find_link(links, count, to);
+}
+
+bool pass_reaches_alone(const struct scheduler_pass *pass, const char *node, const char *other)
+{
+    const struct store_sched_link *out = link_between(pass, node, other);
+    return out && !is_unreachable(out) && is_unreachable(link_between(pass, other, node));
+}
+
+/* Hashes what tells which links must be measured: the nodes, the links, and the requests with how they ended
+ * and whether they are to be repeated. */
 static uint64_t links_world(const struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
@@ -107,9 +127,9 @@ static uint64_t links_world(const struct scheduler_pass *pass)
         hash = hash_bytes(hash_text(hash, node->name), &there, sizeof(there));
     }
     for (size_t i = 0; i < view->request_count; i++) {
-        const bool rests = is_resting(pass, &view->requests[i], NULL);
-        hash = hash_bytes(hash, &view->requests[i].id, sizeof(view->requests[i].id));
-        hash = hash_bytes(hash, &rests, sizeof(rests));
+        const struct store_sched_request *request = &view->requests[i];
+        const bool is[] = {request->failed, request->unreachable, is_resting(pass, request, NULL)};
+        hash = hash_bytes(hash_bytes(hash, &request->id, sizeof(request->id)), is, sizeof(is));
     }
     return hash;
 }
@@ -126,6 +146,15 @@ static void request_link(struct scheduler_pass *pass, const struct store_sched_n
                  : NULL);
 }
 
+/* Returns until when jobs wait for further tries to connect two nodes: a try that does not come, as where a
+ * node is away, for as long as its answer may take. 0: they do not. */
+static int64_t connected_by_us(const struct scheduler_pass *pass, const struct store_sched_request *request)
+{
+    if (request->profile || !request->unreachable || is_given_up(pass, request))
+        return 0;
+    return request->deadline_us + (int64_t)pass->scheduler->config->limits.links_ms * 1000;
+}
+
 /* Writes the emulated links of the configuration, which need no measurement. */
 static void put_emulated(struct scheduler_pass *pass)
 {
@@ -134,13 +163,28 @@ static void put_emulated(struct scheduler_pass *pass)
     json_array_foreach (pass->scheduler->config->links, i, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
-        size_t count;
-        const struct store_sched_link *links = store_links_of(pass->view, from, &count);
-        const struct store_sched_link *have = find_link(links, count, to);
+        const struct store_sched_link *have = link_between(pass, from, to);
         const bool known = have && json_equal(have->document, link);
         if (!known && pass_node(pass, from) && pass_node(pass, to)) {
             pass_add(pass, pass->links,
                      json_pack("{s:s, s:s, s:O}", "from", from, "to", to, "document", link));
+        }
+    }
+}
+
+/* Records as a link that no plan uses, in this direction, what could not be connected in limits.measure_tries
+ * tries. */
+static void put_unreachable(struct scheduler_pass *pass)
+{
+    for (size_t i = 0; i < pass->view->request_count; i++) {
+        const struct store_sched_request *request = &pass->view->requests[i];
+        if (!request->profile && request->failed && request->unreachable && is_given_up(pass, request) &&
+            !is_unreachable(link_between(pass, request->device, request->key))) {
+            pass_add(pass, pass->links,
+                     json_pack("{s:s, s:s, s:{s:s, s:s, s:f, s:f, s:b, s:s}}", "from", request->device, "to",
+                               request->key, "document", "from", request->device, "to", request->key,
+                               "latency_s", 0.0, "bytes_per_s", 1.0, "unreachable", 1, "why",
+                               request->why ? request->why : ""));
         }
     }
 }
@@ -171,11 +215,12 @@ static bool request_links(struct scheduler_pass *pass, const struct store_sched_
         if (to == from || !to->reachable || to->address[0] == '\0')
             continue;
         const struct store_sched_link *have = find_link(links, count, to->name);
-        /* the record of an emulated link does not count as measured */
-        if ((have && !json_is_true(json_object_get(have->document, "emulated"))) ||
+        const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
+        /* the records of an emulated link and of one that could not be opened do not count as measured */
+        if ((have && !json_is_true(json_object_get(have->document, "emulated")) && !is_unreachable(have) &&
+             !(request && request->unreachable)) ||
             is_emulated(pass, from->name, to->name))
             continue;
-        const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
         const bool rests = is_resting(pass, request, NULL);
         if (is_aside(pass, from->name) || (rests && is_given_up(pass, request)))
             continue;
@@ -197,9 +242,12 @@ void pass_links(struct scheduler_pass *pass)
     bool settled = true;
     size_t open = 0;
     put_emulated(pass);
+    put_unreachable(pass);
     for (size_t i = 0; i < view->request_count; i++) {
         if (is_resting(pass, &view->requests[i], NULL))
             pass_check_at(pass, repeat_us(pass, &view->requests[i]));
+        if (view->now_us < connected_by_us(pass, &view->requests[i]))
+            pass_check_at(pass, connected_by_us(pass, &view->requests[i]));
         if (is_open(pass, &view->requests[i])) {
             open += view->requests[i].profile ? 0 : 1;
             pass_check_at(pass, view->requests[i].deadline_us);
@@ -212,6 +260,29 @@ void pass_links(struct scheduler_pass *pass)
             settled = request_links(pass, &view->nodes[a], &open) && settled;
     if (settled)
         pass->scheduler->links_settled = world;
+}
+
+/* The node of a rank, or NULL if a lower rank is on it, too. */
+static const struct store_sched_node *new_node(const struct scheduler_pass *pass,
+                                               const struct store_sched_run *run, uint32_t rank)
+{
+    for (uint32_t i = 0; i < rank; i++)
+        if (strcmp(run->ranks[i].node, run->ranks[rank].node) == 0)
+            return NULL;
+    return pass_node(pass, run->ranks[rank].node);
+}
+
+void pass_measure_again(struct scheduler_pass *pass, const struct store_sched_run *run)
+{
+    for (uint32_t a = 0; a < run->rank_count; a++) {
+        const struct store_sched_node *from = new_node(pass, run, a);
+        for (uint32_t b = 0; from && b < run->rank_count; b++) {
+            const struct store_sched_node *to = new_node(pass, run, b);
+            if (to && from != to && from->reachable && to->reachable && to->address[0] != '\0' &&
+                !is_emulated(pass, from->name, to->name) && !find_request(pass, false, from->name, to->name))
+                request_link(pass, from, to);
+        }
+    }
 }
 
 /* ---- profiles ---- */
@@ -295,6 +366,22 @@ static bool is_reachable(const struct scheduler_pass *pass, const struct store_s
     return node && node->reachable;
 }
 
+static bool has_device(const struct scheduler_pass *pass, const bool *mask, const char *node)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (mask[i] && strcmp(pass->view->devices[i].node, node) == 0)
+            return true;
+    return false;
+}
+
+/* Whether it is still tried to connect two nodes on which the job may run. */
+static bool awaits_connection(const struct scheduler_pass *pass, const bool *allowed,
+                              const struct store_sched_request *request)
+{
+    return pass->view->now_us < connected_by_us(pass, request) &&
+           has_device(pass, allowed, request->device) && has_device(pass, allowed, request->key);
+}
+
 /* Whether a measurement that this job needs is still under way. One on a node that left answers nothing. */
 static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const char *key)
 {
@@ -307,9 +394,12 @@ static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const
             (is_open(pass, request) || is_resting(pass, request, NULL)))
             return true;
     }
-    for (size_t i = 0; i < view->request_count; i++)
-        if (!view->requests[i].profile && view->requests[i].tries == 1 && is_open(pass, &view->requests[i]))
+    for (size_t i = 0; i < view->request_count; i++) {
+        const struct store_sched_request *request = &view->requests[i];
+        if (!request->profile &&
+            ((request->tries == 1 && is_open(pass, request)) || awaits_connection(pass, allowed, request)))
             return true;
+    }
     return false;
 }
 
@@ -374,12 +464,12 @@ bool pass_wait_unmeasured(struct scheduler_pass *pass, const struct store_sched_
         const struct store_sched_request *request =
             class->allowed[i] ? find_request(pass, true, name, class->key) : NULL;
         const bool open = request && is_open(pass, request);
-        char again[240] = "now", at[32];
+        char again[240] = "now", at[24];
         if (!request || !is_given_up(pass, request) || has_profile(class->profiles.document, name))
             continue;
         if (is_resting(pass, request, NULL))
             snprintf(again, sizeof(again), "at %s, or at once after `motley undrain %s`",
-                     clock_rfc3339(repeat_us(pass, request) / 1000000 * 1000000, at), name);
+                     clock_words_us(repeat_us(pass, request), at), name);
         else if (!open)
             snprintf(again, sizeof(again), "once it is free");
         pass_wait(

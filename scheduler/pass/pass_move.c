@@ -148,10 +148,12 @@ void pass_note_run(struct scheduler_pass *pass, int64_t run, uint32_t rank_count
 }
 
 /* Returns the rank's measured seconds of computing in a step, divided by the planned ones; 0: not measured
- * yet. */
-static double drift_of(const struct store_sched_rank *rank)
+ * yet, or too small a part of the step. */
+static double drift_of(const struct store_sched_run *run, const struct store_sched_rank *rank)
 {
-    return rank->measured >= MEASURED_STEPS && rank->busy_s > 0 ? rank->compute_s / rank->busy_s : 0;
+    const bool small = fmax(rank->compute_s, rank->busy_s) < REPLAN_PART * run->step_s;
+    return rank->measured >= MEASURED_STEPS && rank->busy_s > 0 && !small ? rank->compute_s / rank->busy_s
+                                                                          : 0;
 }
 
 /* Returns the least number of steps that any rank has measured. */
@@ -168,7 +170,7 @@ static bool find_drift(const struct store_sched_run *run, const struct run_weigh
 {
     double most = log(1 + DRIFT);
     for (uint32_t k = 0; k < run->rank_count; k++) {
-        const double drift = drift_of(&run->ranks[k]);
+        const double drift = drift_of(run, &run->ranks[k]);
         const double away = drift > 0 ? fabs(log(drift / weighing->settled_drift[k])) : 0;
         if (away <= most)
             continue;
@@ -218,8 +220,8 @@ static void settle(struct scheduler_pass *pass, const struct store_sched_run *ru
 {
     weighing->settled_heat = heat_of(pass, run);
     for (uint32_t k = 0; k < run->rank_count; k++)
-        if (drift_of(&run->ranks[k]) > 0)
-            weighing->settled_drift[k] = drift_of(&run->ranks[k]);
+        if (drift_of(run, &run->ranks[k]) > 0)
+            weighing->settled_drift[k] = drift_of(run, &run->ranks[k]);
     if (!pass_somebody_waits(pass))
         json_object_update(weighing->settled_free, (json_t *)free_names(pass));
     weighing->windows = 0;
@@ -350,7 +352,7 @@ static void begin(struct scheduler_pass *pass, const struct store_sched_run *run
     weighing->asked_ns = 0;
     weighing->count++;
     for (uint32_t k = 0; k < run->rank_count; k++)
-        weighing->compute_s[k] = drift_of(&run->ranks[k]) > 0 ? run->ranks[k].compute_s : 0;
+        weighing->compute_s[k] = drift_of(run, &run->ranks[k]) > 0 ? run->ranks[k].compute_s : 0;
 }
 
 /* Whether the next comparison of staying with moving may begin. If it is too early, the next pass is

@@ -64,10 +64,10 @@ static int64_t subject_of(const struct policy_action *action)
 static bool say_interval(const struct scheduler_pass *pass, const struct store_sched_node *node,
                          const struct store_sched_device *device, char text[240])
 {
-    char at[32];
+    char at[24];
     if (node->leaves_us != INT64_MAX) {
         snprintf(text, 240, "its machine is taken away soon: jobs leave it at %s",
-                 clock_rfc3339(node->leaves_us, at));
+                 clock_words_us(node->leaves_us, at));
         return true;
     }
     const struct store_sched_lease *first = NULL;
@@ -78,7 +78,7 @@ static bool say_interval(const struct scheduler_pass *pass, const struct store_s
             first = lease;
     }
     if (first)
-        snprintf(text, 240, "booked by %s from %s on", first->holder, clock_rfc3339(first->begins_us, at));
+        snprintf(text, 240, "booked by %s from %s on", first->holder, clock_words_us(first->begins_us, at));
     return first != NULL;
 }
 
@@ -414,9 +414,17 @@ static void start(struct queue *queue, const struct queue_job *of, const struct 
             json_object_set_new(start->speeds, pass->view->devices[d].name, json_real(class->speeds[d]));
     }
     snprintf(start->reference, sizeof(start->reference), "%s", class->reference);
+    snprintf(start->key, sizeof(start->key), "%s", class->key);
     if (pass_is_doubtful(class))
         pass_want_measures(pass, class);
     const char *kind = json_string_value(json_object_get(start->answer.plan, "placement"));
+    const json_t *corrected = json_object_get(start->answer.answer, "corrected");
+    const int runs = (int)json_integer_value(json_object_get(corrected, "runs"));
+    char step[32];
+    if (runs > 0)
+        pass_say(pass, of->job->id, "info", "a step is to take %s, corrected by %d run%s: %+.0f %%",
+                 units_seconds(step, plan->step_s), runs, runs == 1 ? "" : "s",
+                 100 * (json_number_value(json_object_get(corrected, "times")) - 1));
     if (class->any_kind)
         pass_say(pass, of->job->id, "warn", "%s%s", class->fell, kind ? kind : "another kind");
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/err.h"
 #include "common/log.h"
 #include "common/tls.h"
 #include "model/text/utf8.h"
@@ -142,6 +143,20 @@ static void tell_living(struct scheduler_pass *pass, const struct store_sched_ru
     }
 }
 
+/* Returns the lower ranks that cannot connect to this one, but to which it can: it opens the connections.
+ * Else the lower rank does. NULL: none. */
+static json_t *dials(const struct scheduler_pass *pass, const struct store_sched_run *run, uint32_t at)
+{
+    const struct store_sched_rank *rank = &run->ranks[at];
+    json_t *lower = NULL;
+    for (uint32_t i = 0; i < run->rank_count; i++)
+        if (run->ranks[i].rank < rank->rank && pass_reaches_alone(pass, rank->node, run->ranks[i].node)) {
+            lower = lower ? lower : json_array();
+            json_array_append_new(lower, json_integer((json_int_t)run->ranks[i].rank));
+        }
+    return lower;
+}
+
 /* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node,
  * whatever a worker claims. */
 static void tell_peers(struct scheduler_pass *pass, const struct store_sched_run *run)
@@ -153,8 +168,8 @@ static void tell_peers(struct scheduler_pass *pass, const struct store_sched_run
         char identity[TLS_IDENTITY_SIZE];
         tls_agent_identity(rank->node, node ? node->generation : 0, identity);
         pass_add(pass, peers,
-                 json_pack("{s:I, s:s, s:s}", "rank", (json_int_t)rank->rank, "address", rank->address,
-                           "identity", identity));
+                 json_pack("{s:I, s:s, s:s, s:o*}", "rank", (json_int_t)rank->rank, "address", rank->address,
+                           "identity", identity, "dials", dials(pass, run, i)));
     }
     for (uint32_t i = 0; i < run->rank_count; i++) {
         if (state_is_final(&assignment_machine, (int)run->ranks[i].state))
@@ -186,6 +201,20 @@ static void say_silent(struct scheduler_pass *pass, const struct store_sched_run
         if (is_living(&run->ranks[i], &facts[i]))
             pass_say(pass, run->job, "warn", "%s did not stop when it was told to: it is killed",
                      run->ranks[i].device);
+}
+
+/* Whether the run ended before its first step because of its connections: a link may have closed. */
+static bool has_not_connected(const struct store_sched_run *run)
+{
+    bool failed = false;
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        const char *code = run->ranks[i].code;
+        if (run->ranks[i].measured > 0)
+            return false;
+        failed = failed || (code && (strcmp(code, err_code_name(ERR_TIMEOUT)) == 0 ||
+                                     strcmp(code, err_code_name(ERR_NET)) == 0));
+    }
+    return failed;
 }
 
 static void apply(struct scheduler_pass *pass, const struct store_sched_run *run,
@@ -225,6 +254,8 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
         if (verdict->job_event == JOB_EVENT_REQUEUE)
             pass_moves_on(pass, run->job);
         pass_end_trial(pass, run, job, verdict);
+        if (has_not_connected(run))
+            pass_measure_again(pass, run);
         write_gone(pass, run, facts);
         add_run(pass, run, verdict->run_event, verdict, false);
         add_job(pass, job, verdict->job_event, verdict);

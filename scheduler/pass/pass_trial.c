@@ -269,7 +269,7 @@ static void count_move(json_t *trial)
                         json_integer(json_integer_value(json_object_get(trial, "moves")) + 1));
 }
 
-/* Writes what was tried: "pipeline on a/0, b/0 took 1.2 s a step (1.1 s predicted); …". */
+/* Writes what was tried: "pipeline on a/0, b/0 took 1.2 s per step (1.1 s predicted); …". */
 static void say_tried(const json_t *trial, char *text, size_t size)
 {
     size_t used = 0, i, k;
@@ -287,7 +287,7 @@ static void say_tried(const json_t *trial, char *text, size_t size)
                 used += (size_t)snprintf(text + used, size - used, "%s %s", k ? "," : "",
                                          json_string_value(device));
         if (used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s took %s a step (%s predicted)",
+            used += (size_t)snprintf(text + used, size - used, "%s took %s per step (%s predicted)",
                                      k > 4 ? " and others" : "", units_seconds(took, seconds),
                                      units_seconds(said, number_of(plan, "predicted_s")));
     }

@@ -14,6 +14,9 @@ static void keep_speeds(struct scheduler_pass *pass, const struct store_sched_ru
     const bool whole_layers = !kind || (strcmp(kind, "tensor") != 0 && strcmp(kind, "expert") != 0);
     const char *verdict = json_string_value(json_object_get(decision, "verdict"));
     const json_t *speeds = json_object_get(decision, "speeds");
+    const double old_step_s = json_number_value(json_object_get(decision, "old_step_s"));
+    const double corrected = json_number_value(json_object_get(decision, "old_corrected"));
+    const double step_s = corrected > 0 ? old_step_s / corrected : old_step_s;
     bool slow = false;
     const char *device;
     json_t *speed;
@@ -21,8 +24,9 @@ static void keep_speeds(struct scheduler_pass *pass, const struct store_sched_ru
         slow = slow || json_number_value(speed) < 1;
         if (whole_layers)
             pass_add(pass, pass->speeds,
-                     json_pack("{s:s, s:s, s:O, s:I}", "device", device, "key", class->key, "speed", speed,
-                               "run", (json_int_t)run->id));
+                     json_pack("{s:s, s:s, s:O, s:I, s:o}", "device", device, "key", class->key, "speed",
+                               speed, "run", (json_int_t)run->id, "step_s",
+                               step_s > 0 ? json_real(step_s) : json_null()));
     }
     if (slow && verdict && strcmp(verdict, "move") == 0)
         pass_want_measures(pass, class);

@@ -291,10 +291,11 @@ bool pass_wait_aside(struct scheduler_pass *pass, const struct store_sched_job *
     if (!pass_is_aside(pass, unit))
         return false;
     const json_t *aside = json_object_get(pass->scheduler->asides, unit);
+    char until[24];
     pass_wait(pass, job, "aside", -1,
               "is set aside until %s, when it is tried again: what was decided of it could not be stored "
               "(%.300s); the scheduler's log has more",
-              json_text_of(aside, "until"), json_text_of(aside, "why"));
+              clock_words(json_text_of(aside, "until"), until), json_text_of(aside, "why"));
     return true;
 }
 
@@ -432,8 +433,10 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
         scheduler->listed_hash = scheduler->pass->listing_hash;
     health_good(scheduler, TASK_PASS);
     json_array_foreach ((json_t *)(uintptr_t)writing->some.runs, i, run)
-        if (pass_ends(run))
+        if (pass_ends(run)) {
             dispatch_drop_run(scheduler->dispatch, json_integer_value(json_object_get(run, "run")));
+            facts_refresh_profiles(scheduler->facts); /* the run corrects later forecasts */
+        }
     if (json_array_size(writing->some.speeds) > 0)
         facts_forget_profiles(scheduler->facts);
     /* What only informs makes no further decision possible. While something is set aside, the pass would be

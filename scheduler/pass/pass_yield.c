@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "replay/replan.h"
 #include "store/links.h"
 
 /* A run that did not store a checkpoint in time is asked again only after ASK_AGAIN times the time that it
@@ -20,9 +21,12 @@ double pass_step_s(const struct store_sched_run *run)
     double slower = 0;
     for (uint32_t k = 0; k < run->rank_count; k++) {
         const struct store_sched_rank *rank = &run->ranks[k];
-        if (rank->measured > 0 && rank->busy_s > 0 && rank->compute_s / rank->busy_s > slower)
+        const bool small = fmax(rank->compute_s, rank->busy_s) < REPLAN_PART * run->step_s;
+        if (rank->measured > 0 && rank->busy_s > 0 && !small && rank->compute_s / rank->busy_s > slower)
             slower = rank->compute_s / rank->busy_s;
     }
+    if (run->corrected > 0) /* the correction may be of the same slowness: the longer of the two counts */
+        return run->step_s * fmax(slower / run->corrected, 1);
     return run->step_s * (slower > 0 ? slower : 1);
 }
 

@@ -23,6 +23,7 @@ struct placer_device {
     double heat;
     /* speed that runs measured, as a multiple of the profile's speed; 0: not measured */
     double speed;
+    const json_t *taught; /* runs that correct forecasts (planner/given/taught.h), or NULL */
 };
 
 /* The question whether a running job should move (replay/replan.h). */

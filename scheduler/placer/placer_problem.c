@@ -63,6 +63,8 @@ static json_t *devices_json(const struct placer_request *request, const double *
         const double speed = speeds ? speeds[i] : request->devices[i].speed;
         if (speed > 0)
             json_object_set_new(row, "speed", json_real(speed));
+        if (json_is_array(request->devices[i].taught))
+            json_object_set(row, "taught", (json_t *)(uintptr_t)request->devices[i].taught);
         json_array_append_new(list, row);
     }
     return list;

@@ -143,8 +143,10 @@ static int copy_devices(struct question *question, const struct placer_request *
         question->devices[i].heat = from->devices[i].heat;
         question->devices[i].speed = from->devices[i].speed;
         question->devices[i].profile = own(question, from->devices[i].profile);
+        question->devices[i].taught = own(question, from->devices[i].taught);
         if ((device->inventory && !question->rows[i].inventory) ||
-            (from->devices[i].profile && !question->devices[i].profile)) {
+            (from->devices[i].profile && !question->devices[i].profile) ||
+            (from->devices[i].taught && !question->devices[i].taught)) {
             return -1;
         }
     }
@@ -157,7 +159,7 @@ static struct question *question_copy(const struct placer_request *from, const s
     if (!question)
         return NULL;
     question->key = *key;
-    question->owned = calloc(from->device_count * 5 + from->link_count + 6, sizeof(json_t *));
+    question->owned = calloc(from->device_count * 6 + from->link_count + 6, sizeof(json_t *));
     question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
     question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
     question->links = calloc(from->link_count + 1, sizeof(json_t *));
@@ -226,7 +228,8 @@ static int add_device(struct digest *digest, struct buf *text, const struct plac
                    digest_update(digest, &device->heat, sizeof(device->heat), err) < 0 ||
                    digest_update(digest, &device->speed, sizeof(device->speed), err) < 0 ||
                    add_document(digest, text, row->inventory, err) < 0 ||
-                   add_document(digest, text, device->profile, err) < 0
+                   add_document(digest, text, device->profile, err) < 0 ||
+                   add_document(digest, text, device->taught, err) < 0
                ? -1
                : 0;
 }

@@ -91,8 +91,9 @@ static void a_node_leaves_by_itself_before_its_allocation_ends(void **state)
     start_again(world, "grace: 2s");
     const double leaves_s = leaves_s_of(world);
     assert_true(leaves_s > 0 && leaves_s <= 3);
-    say(world, assign(5, 5, "left/cpu0", "stops:100"));
+    say(world, assign(5, 5, "left/cpu0", "stops:500"));
     await_leaving(world);
+    assert_int_equal(kill(world->agent, SIGTERM), 0); /* of sbatch --signal: the first, so it kills nothing */
     json_decref(await(world, "stopped", 5));
     assert_int_equal(agent_wait(world), 0);
     assert_true(clock_wall_us() / 1000000 < strtoll(ends, NULL, 10));

@@ -289,11 +289,26 @@ static void configurations_are_read_and_wrong_ones_named(void **state)
     assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
     assert_string_equal(config->host, "10.0.0.2");
     assert_int_equal(config->port, 7001);
+    assert_string_equal(config->listen, "10.0.0.2");
+    assert_int_equal(config->port_last, 0);
     assert_int_equal(config->device_count, 2);
     assert_string_equal(config->devices[0].name, "left/cpu0");
     assert_string_equal(config->devices[1].name, "left/cpu1");
     assert_true(config->devices[0].memory_limit_bytes == 471859200);
     assert_string_equal(config->devices[1].isa, "native");
+    json_decref(document);
+    document = parsed("{\"address\":\"lab.example.org\",\"listen\":\"0.0.0.0\",\"ports\":\"7000-7015\"}");
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    assert_string_equal(config->host, "lab.example.org");
+    assert_string_equal(config->listen, "0.0.0.0");
+    assert_int_equal(config->port_first, 7000);
+    assert_int_equal(config->port_last, 7015);
+    config->port_last = 7000;
+    assert_int_equal(agent_config_cards(config, json_pack("{s:[]}", "cards"), &err), -1);
+    assert_string_equal(err.text,
+                        "ports: 7000-7000 has 1, and 2 are needed: one for each device, and one for "
+                        "measuring links");
+    agent_config_fini(config);
     json_decref(document);
     assert_int_equal(agent_config_read(NULL, "127.0.0.1", config, &err), 0);
     assert_int_equal(config->device_count, 1);
@@ -313,6 +328,11 @@ static void configurations_are_read_and_wrong_ones_named(void **state)
          "devices[1].index: card "},
         {"{\"devices\":[{\"kind\":\"emulated\",\"isa\":\"avx2\"}]}", "devices[0].isa: must be one of warp32"},
         {"{\"address\":\"host:99999\"}", "address: \"host:99999\" is no host"},
+        {"{\"ports\":\"7015-7000\"}", "ports: \"7015-7000\" is no range of ports"},
+        {"{\"ports\":\"0-70\"}", "ports: \"0-70\" is no range of ports"},
+        {"{\"ports\":\"70-80 \"}", "ports: \"70-80 \" is no range of ports"},
+        {"{\"ports\":\"70- 80\"}", "ports: \"70- 80\" is no range of ports"},
+        {"{\"ports\":\"70000\"}", "ports: \"70000\" is no range of ports"},
         {"[]", "the document: must be an object"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -356,6 +376,29 @@ static void the_inventory_is_plausible_and_stable(void **state)
     free(config);
 }
 
+/* Slurm tells what an allocation may use, and need not confine its processes to that. */
+static void a_slurm_allocation_bounds_the_machine(void **state)
+{
+    const uint64_t bytes = memory_total_bytes();
+    const uint32_t cpus = cpu_count();
+    (void)state;
+    setenv("SLURM_CPUS_ON_NODE", "1", 1);
+    setenv("SLURM_MEM_PER_NODE", "300", 1);
+    assert_int_equal(cpu_count(), 1);
+    assert_int_equal(memory_total_bytes(), 300 << 20);
+    unsetenv("SLURM_MEM_PER_NODE");
+    setenv("SLURM_MEM_PER_CPU", "200", 1);
+    assert_int_equal(memory_total_bytes(), 200 << 20);
+    setenv("SLURM_MEM_PER_NODE", "0", 1); /* --mem=0: all */
+    setenv("SLURM_MEM_PER_CPU", "0", 1);
+    setenv("SLURM_CPUS_ON_NODE", "100000", 1);
+    assert_int_equal(cpu_count(), cpus);
+    assert_int_equal(memory_total_bytes(), bytes);
+    unsetenv("SLURM_MEM_PER_NODE");
+    unsetenv("SLURM_MEM_PER_CPU");
+    unsetenv("SLURM_CPUS_ON_NODE");
+}
+
 static void a_worker_that_amd_s_runtime_ended_is_the_card_s_fault(void **state)
 {
     (void)state;
@@ -378,6 +421,7 @@ int main(void)
         cmocka_unit_test(messages_seen_are_remembered_over_restarts),
         cmocka_unit_test(configurations_are_read_and_wrong_ones_named),
         cmocka_unit_test(the_inventory_is_plausible_and_stable),
+        cmocka_unit_test(a_slurm_allocation_bounds_the_machine),
     };
     return cmocka_run_group_tests(tests, dir_up, dir_down);
 }

@@ -419,6 +419,74 @@ static void a_wrong_tag_or_a_message_beyond_the_bound_is_an_error(void **state)
     mismatch(1, 11, 1, 10, false, ERR_TOO_BIG);
 }
 
+/* ---- who connects ---- */
+
+/* With `turned` the higher rank opens the connections: the lower one needs no address of it. */
+static void the_higher_rank_can_connect(void **state)
+{
+    (void)state;
+    uint8_t byte = 7, got = 0;
+    struct err err;
+    struct group g;
+    group_init(&g, 3);
+    group_open(&g);
+    g.peers[0][1].turned = g.peers[2][0].turned = true;
+    g.peers[0][1].address = "192.0.2.1:1"; /* of no machine (RFC 5737) */
+    group_connect(&g);
+    for (uint32_t i = 0; i < g.count; i++)
+        if (g.status[i] < 0)
+            fail_msg("rank %u: %s", i, g.err[i].text);
+    for (uint32_t from = 0; from <= 2; from += 2) {
+        must(mesh_send_wait(g.mesh[from], POST(2 - from, 0, in_seconds(10), NULL, NULL), &no_meta, &byte, 1,
+                            NULL, &err),
+             &err);
+        must(mesh_recv_wait(g.mesh[2 - from], POST(from, 0, in_seconds(10), NULL, NULL), 0, &got, 1, NULL,
+                            &err),
+             &err);
+        assert_int_equal(got, byte);
+        got = 0;
+    }
+    group_end(&g);
+}
+
+static void a_range_of_ports_is_kept_to(void **state)
+{
+    (void)state;
+    struct err err;
+    struct group g;
+    char range[32], address[64];
+    group_init(&g, 3);
+    must(mesh_create(&g.options[0], &g.mesh[0], &err), &err);
+    must(mesh_listen(g.mesh[0], "127.0.0.1:0", address, sizeof(address), &err), &err);
+    const unsigned port = (unsigned)strtoul(strrchr(address, ':') + 1, NULL, 10);
+    snprintf(range, sizeof(range), "127.0.0.1:%u-%u", port, port);
+    must(mesh_create(&g.options[1], &g.mesh[1], &err), &err);
+    assert_int_equal(mesh_listen(g.mesh[1], range, address, sizeof(address), &err), -1);
+    assert_int_equal(err.code, ERR_NODE);
+    assert_non_null(strstr(err.text, "these ports are in use"));
+    snprintf(range, sizeof(range), "127.0.0.1:%u-65535", port);
+    must(mesh_create(&g.options[2], &g.mesh[2], &err), &err);
+    must(mesh_listen(g.mesh[2], range, address, sizeof(address), &err), &err);
+    assert_true((unsigned)strtoul(strrchr(address, ':') + 1, NULL, 10) > port);
+    group_end(&g);
+}
+
+static void both_ends_must_agree_who_connects(void **state)
+{
+    (void)state;
+    struct group g;
+    group_init(&g, 2);
+    g.connect_deadline_ns[0] = g.connect_deadline_ns[1] = in_seconds(0.5);
+    group_open(&g);
+    g.peers[0][0].turned = true;
+    group_connect(&g);
+    for (uint32_t i = 0; i < g.count; i++) {
+        assert_int_equal(g.status[i], -1);
+        assert_int_equal(g.err[i].code, ERR_TIMEOUT);
+    }
+    group_end(&g);
+}
+
 /* ---- strangers ---- */
 
 static void a_stale_epoch_is_refused_on_both_sides(void **state)
@@ -711,6 +779,9 @@ int main(void)
         cmocka_unit_test(a_peer_that_vanishes_ends_everything_with_its_name),
         cmocka_unit_test(closing_against_a_peer_that_does_not_ends_at_the_deadline),
         cmocka_unit_test(a_wrong_tag_or_a_message_beyond_the_bound_is_an_error),
+        cmocka_unit_test(the_higher_rank_can_connect),
+        cmocka_unit_test(a_range_of_ports_is_kept_to),
+        cmocka_unit_test(both_ends_must_agree_who_connects),
         cmocka_unit_test(a_stale_epoch_is_refused_on_both_sides),
         cmocka_unit_test(a_certificate_of_another_cluster_is_refused_on_both_sides),
         cmocka_unit_test(another_identity_of_the_same_cluster_is_refused),

@@ -56,6 +56,10 @@ struct fake_agent {
     bool profiles_fail;
     bool is_busy;     /* true: for half of the time that its devices are measured others compute there */
     bool start_fails; /* true: its workers cannot be started */
+    bool unconnected; /* true: its workers cannot connect to others */
+    bool unreached;   /* true: it cannot connect to any other node */
+    json_t *asked;    /* requests of links that it says so of within 200 ms; owned, or NULL */
+    json_t *peers;    /* `peers` of the last message of that kind; owned */
     bool refuses;     /* true: it starts no worker, since it is ending */
     int64_t clock_ahead_us; /* by how much its clock is ahead */
     bool leaves;            /* its hello says that it leaves, leaves_s from then on */
@@ -341,11 +345,27 @@ static inline void fake_links(struct fake_agent *agent, const json_t *message)
     size_t i;
     json_t *to;
     json_array_foreach (json_object_get(message, "to"), i, to) {
+        if (agent->unreached) {
+            agent->asked = agent->asked ? agent->asked : json_array();
+            json_array_append(agent->asked, json_object_get(message, "request"));
+            continue;
+        }
         fake_measured(agent, "link",
                       json_pack("{s:O, s:{s:s, s:O, s:f, s:f}}", "request",
                                 json_object_get(message, "request"), "document", "from", agent->node, "to",
                                 json_object_get(to, "node"), "latency_s", 1e-4, "bytes_per_s", 1e9));
     }
+}
+
+static inline void fake_refuse_links(struct fake_agent *agent)
+{
+    size_t i;
+    json_t *request;
+    json_array_foreach (agent->asked, i, request)
+        fake_measured(agent, "failed",
+                      json_pack("{s:O, s:s, s:b}", "request", request, "text",
+                                "agent at 10.0.0.9:7000 cannot be reached", "unreachable", 1));
+    json_array_clear(agent->asked);
 }
 
 static inline void fake_message(struct fake_agent *agent, const json_t *message)
@@ -366,7 +386,14 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
         fake_assign(agent, message);
     } else if (strcmp(type, "peers") == 0) {
         struct fake_worker *worker = fake_find(agent, message, 0);
-        if (worker && worker->phase == FAKE_READY) {
+        json_decref(agent->peers);
+        agent->peers = json_incref(json_object_get(message, "peers"));
+        if (worker && worker->phase == FAKE_READY && agent->unconnected) {
+            fake_emit(agent, worker, "failed",
+                      json_pack("{s:s, s:s, s:b}", "code", "timeout", "text",
+                                "rank 0: did not connect in time", "own_fault", 0));
+            worker->phase = FAKE_ENDED;
+        } else if (worker && worker->phase == FAKE_READY) {
             worker->phase = FAKE_RUNNING;
             fake_emit(agent, worker, "started", json_object());
         }
@@ -505,6 +532,7 @@ static inline void fake_tick(evutil_socket_t fd, short what, void *arg)
     if (agent->ticks % ((agent->beat_ms > 0 ? agent->beat_ms : 100) / FAKE_TICK_MS) == 1)
         fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", agent->boot));
     if (agent->ticks % (200 / FAKE_TICK_MS) == 0) {
+        fake_refuse_links(agent);
         for (int i = 0; i < agent->worker_count; i++)
             fake_resend(agent, agent->workers[i].journal);
         fake_resend(agent, agent->node_journal);

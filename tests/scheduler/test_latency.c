@@ -158,7 +158,7 @@ static void measure_long(int64_t holder)
 static void add_agents(size_t count)
 {
     for (; more_count < count; more_count++) {
-        char node[16];
+        char node[32];
         snprintf(node, sizeof(node), "more-%zu", more_count);
         world_enrol(&world, node, (uint8_t)(more_count + 10));
         more[more_count] =

@@ -67,8 +67,8 @@ static void the_fastest_plan_is_kept(void **state)
     assert_int_equal(chosen_of(id), 1);
     assert_true(
         world_logged(&world, id,
-                     "trial steps: single on left/cpu0 took 20.0 ms a step (10.0 ms predicted); single on "
-                     "right/cpu0 took 10.0 ms a step (12.0 ms predicted). It keeps single, which saves "));
+                     "trial steps: single on left/cpu0 took 20.0 ms per step (10.0 ms predicted); single on "
+                     "right/cpu0 took 10.0 ms per step (12.0 ms predicted). It keeps single, which saves "));
     WORLD_UNTIL(&world, runs_on(id, "right/cpu0"));
     assert_int_equal(world_number(&world, id, "attempt"), 2);
     assert_int_equal(world_number(&world, id, "losses"), 0);

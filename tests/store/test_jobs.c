@@ -299,12 +299,37 @@ static void limits_of_owner_and_groups_refuse_what_can_never_start(void **state)
     assert_string_equal(answer.err.text, "account: user ada may have 2 jobs in the queue and has 2");
     json_decref(spec);
     json_decref(inputs);
-    change(fixture, "UPDATE users SET disabled = true, queued_max = 0 WHERE id = 1");
+    change(fixture, "UPDATE users SET disabled = true, queued_max = 0, account = NULL WHERE id = 1");
     assert_string_equal(submit_as(fixture, NULL, 1).err.text, "user: ada is disabled");
     change(
         fixture,
         "UPDATE users SET disabled = false, queued_max = 0, devices_max = 0 WHERE id = 1; UPDATE groups SET "
         "queued_max = 0");
+}
+
+/* Of the jobs of limits_of_owner_and_groups_refuse_what_can_never_start, all but the last two have ended. */
+static void what_ended_jobs_left_counts_against_a_limit(void **state)
+{
+    struct fixture *fixture = *state;
+    change(fixture, "UPDATE users SET kept_bytes_max = 3000 WHERE id = 1; "
+                    "INSERT INTO blobs (sha256, size) VALUES (repeat('a', 64), 1536), (repeat('b', 64), "
+                    "1024), (repeat('c', 64), 500); "
+                    "WITH j AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM jobs WHERE state = "
+                    "'succeeded' ORDER BY id "
+                    "LIMIT 2) INSERT INTO artifacts (job, name, sha256, size) SELECT id, 'x', repeat(CASE n "
+                    "WHEN 1 THEN 'a' ELSE 'b' END, 64), 0 "
+                    "FROM j UNION ALL SELECT id, 'y', repeat('a', 64), 0 FROM j WHERE n = 2 UNION ALL SELECT "
+                    "max(id), 'z', repeat('c', 64), 0 FROM jobs");
+    assert_int_equal(submit_as(fixture, NULL, 1).err.code, ERR_NONE); /* the job of 'cc' has not ended */
+    change(fixture, "UPDATE users SET kept_bytes_max = 2560 WHERE id = 1");
+    struct answer answer = submit_as(fixture, NULL, 1);
+    assert_int_equal(answer.err.code, ERR_LIMIT);
+    assert_non_null(strstr(answer.err.text,
+                           "account: user ada may keep 2.50 KiB of checkpoints and results of jobs "
+                           "that have ended, and has 2.50 KiB: motley rm removes such jobs, and "
+                           "your largest are "));
+    assert_non_null(strstr(answer.err.text, " (1.50 KiB), "));
+    change(fixture, "UPDATE users SET kept_bytes_max = 0 WHERE id = 1");
 }
 
 static void groups_make_no_cycle(void **state)
@@ -337,6 +362,7 @@ int main(void)
         cmocka_unit_test(events_of_a_job_are_listed_in_order_and_from_an_id),
         cmocka_unit_test(absent_plans_metrics_and_runs_are_said_so),
         cmocka_unit_test(limits_of_owner_and_groups_refuse_what_can_never_start),
+        cmocka_unit_test(what_ended_jobs_left_counts_against_a_limit),
         cmocka_unit_test(groups_make_no_cycle),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);

@@ -1,6 +1,9 @@
 /* Tests imported profiles: a plan uses one only for the device that it was measured on, and only while that
  * device has no measured profile. */
 #include "store_fixture.h"
+
+#include <math.h>
+
 #include "store/nodes.h"
 #include "store/sched.h"
 
@@ -121,12 +124,66 @@ static void the_list_says_where_each_comes_from(void **state)
     json_decref(answer.doc);
 }
 
+/* Returns a number of what the run of that placement taught; NAN: no such run, or no such number. */
+static double taught(struct fixture *fixture, const char *placement, const char *key)
+{
+    struct answer answer;
+    size_t index;
+    const json_t *run;
+    double found = NAN;
+    AWAIT_OK(fixture, answer, store_profiles_get(fixture->store, KEY, 60000, on_doc, &answer, E));
+    json_array_foreach (json_object_get(json_array_get(answer.doc, 0), "taught"), index, run)
+        if (strcmp(json_string_value(json_object_get(run, "placement")), placement) == 0) {
+            const json_t *value = json_object_get(run, key);
+            found = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+        }
+    json_decref(answer.doc);
+    return found;
+}
+
+/* Six seconds of a step were measured where four were said, of which a correction by 0.8 was a part. */
+static void runs_teach_what_their_tables_and_speeds_do_not_say(void **state)
+{
+    struct fixture *fixture = *state;
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(
+            conn,
+            "UPDATE profiles SET measured_at = now() - interval '3 days';"
+            "INSERT INTO jobs (owner, name, state, spec, inputs, steps) "
+            "SELECT id, 'taught', 'succeeded', '{}', '{}', 9 FROM users LIMIT 1;"
+            "INSERT INTO runs (job, attempt, epoch, state, plan, step_s, corrected, measured_s, key, "
+            "placement, created_at, ended_at) SELECT max(j.id), k, 900 + k, 'done', '{}', 4, 0.8, 6, '" KEY
+            "', (ARRAY['data', 'tensor'])[k], now() - interval '2 days', now() - interval '49 hours' "
+            "FROM jobs j, generate_series(1, 2) k GROUP BY k;"
+            "INSERT INTO assignments (run, rank, node, device, state, busy_s, compute_s, measured) "
+            "SELECT r.id, k, 'left', (ARRAY['left/cpu0', 'right/cpu0'])[k + 1], 'done', 3, 3.75, 9 "
+            "FROM runs r, generate_series(0, 1) k WHERE r.key IS NOT NULL;",
+            &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(fabs(taught(fixture, "data", "times") - 1.2) < 1e-9);
+    assert_true(taught(fixture, "data", "alike") == 1 && taught(fixture, "data", "age_days") == 2);
+    /* Measured anew since: a whole-layer run tells only what its slower computing does not. */
+    assert_int_equal(pg_script(conn, "UPDATE profiles SET measured_at = now()", &err), 0);
+    assert_true(taught(fixture, "data", "alike") == 0);
+    assert_true(fabs(taught(fixture, "data", "times") - 1.2 * 3 / 3.75) < 1e-9);
+    assert_true(fabs(taught(fixture, "tensor", "times") - 1.2) < 1e-9);
+    /* The run priced its plan itself, when it set speeds. */
+    assert_int_equal(pg_script(conn, "UPDATE runs SET priced_s = 5 WHERE placement = 'data'", &err), 0);
+    assert_true(fabs(taught(fixture, "data", "times") - 1.2) < 1e-9);
+    assert_int_equal(pg_script(conn, "UPDATE runs SET measured_s = NULL", &err), 0);
+    assert_true(isnan(taught(fixture, "data", "times")));
+    pg_disconnect(conn);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_measured_profile_is_never_replaced),
         cmocka_unit_test(an_imported_one_serves_the_same_device_until_it_is_measured),
         cmocka_unit_test(the_list_says_where_each_comes_from),
+        cmocka_unit_test(runs_teach_what_their_tables_and_speeds_do_not_say),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

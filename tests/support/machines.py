@@ -51,6 +51,15 @@ class Machines:
                 with open(f"/etc/netns/{name}/hosts", "w", encoding="utf-8") as handle:
                     handle.writelines(f"{to} {called}\n" for called, to in {"localhost": "127.0.0.1", **self.hosts}.items())
 
+    def firewall(self, machine, *ports):
+        """Lets in what the machine's own connections are answered, and new connections to these ports alone."""
+        rules = [f"add rule inet motley in {rule}" for rule in
+                 ("ct state established,related accept", "iif lo accept", "meta l4proto != tcp accept",
+                  *(f"tcp dport {port} accept" for port in ports), "drop")]
+        text = "\n".join(["add table inet motley", "delete table inet motley", "add table inet motley",
+                          "add chain inet motley in { type filter hook input priority 0; }", *rules])
+        subprocess.run([*self.on(machine), "nft", "-f", "-"], input=text, text=True, check=True, capture_output=True)
+
     def move(self, handle):
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(handle, NEW_NETWORK) != 0:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Two network namespaces as two machines, 1 Gbit/s between them: the second joins with a token, a job runs split over
-both, and each fetched only its part of the model. Needs root and network namespaces; a visible skip otherwise."""
+both, and each fetched only its part of the model; and the same where a firewall lets nothing in to the second. Needs root,
+network namespaces and nft; a visible skip otherwise."""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,18 +15,23 @@ from machines import ADDRESSES, Machines, unavailable
 
 LEFT_ADDRESS, RIGHT_ADDRESS = ADDRESSES
 
+def start_right(motley, machines, *words):
+    with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
+        address = json.load(handle)["address"]
+    log = open(motley.path("right-agent.log"), "a", encoding="utf-8")
+    return subprocess.Popen([*machines.on(1), os.path.join(BIN, "motley-agent"), "--api", address, *words, "--home",
+                             motley.path("right-home"), "--config", motley.path("right.yaml")], stdout=log, stderr=log)
+
+
 def join_right(motley, machines):
-    """The second machine's agent: joins with a token, in its own namespace. Returns the process and its home."""
+    """The second machine's agent: joins with a token, in its own namespace. Returns the process."""
     token = motley.run("join-token", parse=True)["token"]
     with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
         address = json.load(handle)["address"]
     expect(address.startswith(f"https://{LEFT_ADDRESS}:"), f"the api's address is {address}")
-    home = motley.path("right-home")
     config = motley.write("right.yaml", {"name": "right", "address": RIGHT_ADDRESS,
                                          "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "avx2"}]})
-    log = open(motley.path("right-agent.log"), "w", encoding="utf-8")
-    agent = subprocess.Popen([*machines.on(1), os.path.join(BIN, "motley-agent"), "--api", address, "--join", token,
-                              "--home", home, "--config", config], stdout=log, stderr=log)
+    agent = start_right(motley, machines, "--join", token)
     deadline = time.monotonic() + 30
     while not any(d["name"] == "right/cpu0" for d in motley.run("devices", parse=True)["devices"]):
         expect(agent.poll() is None and time.monotonic() < deadline,
@@ -49,7 +56,7 @@ def real_model_fetched_in_parts(motley):
     if done.returncode != 0:
         return "SKIP of the fetched parts: the model could not be fetched"
     rows = motley.write_rows("real.jsonl", [{"instruction": f"Say {n}.", "input": "", "output": f"{n}."} for n in range(8)])
-    job = motley.submit({"name": "parts", "model": done.stdout.strip().splitlines()[-1], "data": {"train": rows},
+    job = motley.submit({"name": "parts", "model": done.stdout.strip().splitlines()[-1], "data": {"train": rows, "sequence_tokens": 64},
                          "train": {"batch_rows": 4, "steps": 2},
                          "placement": {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}}, wait=True)
     expect(job["state"] == "succeeded", f"{job['state']}: {job.get('why')}")
@@ -102,8 +109,67 @@ def two_namespaces_train_as_two_machines():
                 agent.kill()
 
 
+def links(motley):
+    return {(link["from"], link["to"]): link.get("why") if link.get("unreachable") else "" for link in
+            motley.run("links", parse=True)["links"]}
+
+
+def await_links(motley, question):
+    deadline = time.monotonic() + 90
+    while not question(found := links(motley)):
+        expect(time.monotonic() < deadline, f"links: {found}")
+        poll()
+
+
+def a_machine_behind_a_firewall_trains():
+    """Nothing is let in to the right machine, as to one behind NAT. As long as the left one lets it in to its server alone, no
+    plan joins the two; once its workers' ports are open, the right one's workers connect to them, whichever rank they have."""
+    folder = os.path.join(GOLDEN, "llama")
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    config = {"listen": f"{LEFT_ADDRESS}:18443", "advertise": LEFT_ADDRESS, "redis_port": 18444,
+              "agents": [{"name": "left", "address": LEFT_ADDRESS, "listen": "0.0.0.0", "ports": "17000-17003",
+                          "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "native"}]}]}
+    agent = None
+    with Machines() as machines:
+        machines.firewall(1)
+        machines.firewall(0, 18443, 18444)
+        try:
+            with Motley(config) as motley:
+                agent = join_right(motley, machines)
+                await_links(motley, lambda found: all(found.get(ends) for ends in (("left", "right"), ("right", "left"))))
+                expect("cannot be reached" in links(motley)["left", "right"], f"{links(motley)}")
+                expect("cannot connect" in motley.run("links"), motley.run("links"))
+                rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]))
+                spec = golden_spec("firewall", folder, rows, expected["lora"]["peak_lr"], expected, 4,
+                                   method={"start_from": os.path.join(folder, "adapter_init")},
+                                   placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})
+                job = motley.wait_state(motley.submit(spec)["id"], ["failed"])
+                expect("cannot connect to each other (motley links)" in job["why"], job["why"])
+                agent.send_signal(signal.SIGTERM)
+                agent.wait(timeout=20)
+                machines.firewall(0, 18443, 18444, "17000-17003")
+                agent = start_right(motley, machines)
+                await_links(motley, lambda found: found.get(("left", "right")) and found.get(("right", "left")) == "")
+                losses = []
+                for order in ("left/cpu0", "right/cpu0"), ("right/cpu0", "left/cpu0"):
+                    spec["placement"]["devices"] = list(order)
+                    job = motley.submit(spec, wait=True)
+                    expect(job["state"] == "succeeded" and job["attempt"] == 1, f"{job['state']}: {job.get('why')}")
+                    steps, _ = motley.metrics(job["id"])
+                    losses.append(largest_relative([m["loss"] for m in steps], expected["lora_fp64"]["loss"]))
+                expect(max(losses) <= 1e-6, f"losses off by {losses}")
+                agent.send_signal(signal.SIGTERM)
+                agent.wait(timeout=20)
+                agent = None
+                return f"loss {max(losses):.1e}"
+        finally:
+            if agent:
+                agent.kill()
+
+
 if __name__ == "__main__":
     reason = unavailable()
     if reason:
         skip(reason)
-    main(two_namespaces_train_as_two_machines)
+    main(two_namespaces_train_as_two_machines, *([a_machine_behind_a_firewall_trains] if shutil.which("nft") else []))
