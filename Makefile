@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build install deb tarball tarball-check package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide clean
+.PHONY: build install deb tarball tarball-check package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide slurm-check clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -54,7 +54,8 @@ packages-test:
 	@tools/pypi_packages.sh client
 	@tools/pypi_packages.sh engine
 	@tools/pypi_packages.sh hub
-	@tools/promtool.sh
+	@tools/take_program.sh prometheus usr/bin/promtool
+	@tools/take_program.sh nginx usr/sbin/nginx
 
 test: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
@@ -124,7 +125,7 @@ analyse:
 equality: build
 	@tools/packages.sh test
 	@MOTLEY_EQUALITY=1 MOTLEY_EQUALITY_TABLE=$(CURDIR)/build/equality.md ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) \
-	  -R '^engine/(golden|smollm2|stage)|^worker/(equality|experts|golden|moves|orders|programs|run|shares|smollm2|tensor)|^system/(golden|placements|tensor)|^result/(loads|llama_cpp)'
+	  -R '^engine/(golden|smollm2|stage)|^worker/(equality|experts|golden|moves|orders|programs|run|shares|tensor)|^system/(golden|placements|tensor)|^result/(loads|llama_cpp)'
 	@tools/equality.py build/equality.md
 
 # Every GPU kernel on the emulated device, every access checked: many more trials of each op, every family trained.
@@ -161,6 +162,11 @@ distributions:
 # year and of two years ago. Findings are shrunk into build/wild (tests/wild/README.md).
 wild: build
 	@tests/wild/run.sh
+
+# Beside a real Slurm, which it installs and starts as root in a scratch folder: an agent in an allocation, and motley slurm.
+slurm-check: build
+	@tools/packages.sh test
+	@tools/slurm_check.py
 
 # A storm over a running service: CHAOS_KILLS disturbances (200) chosen by CHAOS_SEED (1).
 chaos: build

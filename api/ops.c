@@ -174,10 +174,10 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          pool_waiting(app->pool));
 }
 
-/* Writes `{device="NAME"} `, with NAME escaped as the format asks. */
-static void write_label(struct evbuffer *out, const char *name)
+/* Writes `{WHAT="NAME"} `, with NAME escaped as the format asks. */
+static void write_label(struct evbuffer *out, const char *what, const char *name)
 {
-    evbuffer_add_printf(out, "{device=\"");
+    evbuffer_add_printf(out, "{%s=\"", what);
     for (; *name; name++) {
         if (*name == '\\' || *name == '"' || *name == '\n')
             evbuffer_add(out, "\\", 1);
@@ -209,7 +209,7 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
             if (!json_is_number(value))
                 continue;
             evbuffer_add_printf(out, "%s", gauges[k].name);
-            write_label(out, json_string_value(json_object_get(device, "name")));
+            write_label(out, "device", json_string_value(json_object_get(device, "name")));
             evbuffer_add_printf(out, "%.17g\n", json_number_value(value));
         }
     }
@@ -217,8 +217,28 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
                              "# TYPE motley_device_drained gauge\n");
     json_array_foreach ((json_t *)(uintptr_t)devices, i, device) {
         evbuffer_add_printf(out, "motley_device_drained");
-        write_label(out, json_string_value(json_object_get(device, "name")));
+        write_label(out, "device", json_string_value(json_object_get(device, "name")));
         evbuffer_add_printf(out, "%d\n", json_is_true(json_object_get(device, "drained")));
+    }
+}
+
+/* Writes the disks of nodes that are there. */
+static void write_nodes(struct evbuffer *out, const json_t *nodes)
+{
+    static const char *const gauges[][3] = {
+        {"motley_node_disk_bytes", "disk_bytes", "Size of the disk with the home of the node's agent."},
+        {"motley_node_disk_free_bytes", "disk_free_bytes", "What is free of it."}};
+    const json_t *node;
+    size_t i;
+    for (size_t k = 0; k < sizeof(gauges) / sizeof(*gauges); k++) {
+        evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", gauges[k][0], gauges[k][2], gauges[k][0]);
+        json_array_foreach ((json_t *)(uintptr_t)nodes, i, node) {
+            if (!json_is_number(json_object_get(node, gauges[k][1])))
+                continue;
+            evbuffer_add_printf(out, "%s", gauges[k][0]);
+            write_label(out, "node", json_string_value(json_object_get(node, "name")));
+            evbuffer_add_printf(out, "%.17g\n", json_number_value(json_object_get(node, gauges[k][1])));
+        }
     }
 }
 
@@ -260,6 +280,7 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
             evbuffer_add_printf(out, "motley_refused_events_total{reason=\"%s\"} %lld\n", state,
                                 (long long)json_integer_value(count));
         write_devices(out, json_object_get(doc, "devices"));
+        write_nodes(out, json_object_get(doc, "nodes"));
         write_scheduler(out, json_object_get(doc, "scheduler"));
     }
     size_t size = evbuffer_get_length(out);

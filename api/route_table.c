@@ -92,6 +92,7 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
     {HTTP_POST, "/v1/renew", SCOPE_AGENT, BODY_JSON, SMALL, "", renew_post},
     {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},
+    {HTTP_DELETE, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_NONE, 0, "node", join_tokens_revoke},
     {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, PAGE, users_list},
     {HTTP_PATCH, "/v1/users/{name}", SCOPE_ADMIN, BODY_JSON, SMALL, "", users_patch},
     {HTTP_GET, "/v1/groups", SCOPES_ALL_PEOPLE, BODY_NONE, 0, PAGE, groups_list},

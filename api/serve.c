@@ -16,6 +16,7 @@
 #include "api/jobs/plans.h"
 #include "api/jobs/stream.h"
 #include "api/blobs/sweep.h"
+#include "api/http/address.h"
 #include "api/http/wrong.h"
 #include "common/clock.h"
 #include "common/file.h"
@@ -325,6 +326,10 @@ static int begin_listening(struct serve *serve, struct err *err)
                                   .head_seconds_max = HEAD_SECONDS_MAX,
                                   .idle_seconds_max = (int)app->config->idle_seconds_max,
                                   .pending_bytes_max = PENDING_BYTES_MAX};
+    size_t i;
+    json_t *proxy;
+    json_array_foreach (app->config->proxies, i, proxy)
+        address_parse(json_string_value(proxy), limits.proxies[limits.proxy_count++]);
     struct httpd_hooks hooks = route_hooks(app);
     app->server =
         httpd_server_create(app->base, app->config->host, app->config->port, app->tls, &limits, &hooks, err);

@@ -79,6 +79,16 @@ const char *cli_option_nth(const struct cli *cli, const char *name, unsigned nth
 int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t max, int64_t missing,
                    int64_t *out, struct err *err);
 
+/* Reads a time, either RFC 3339 (or a date) or so long from now ("2h"; sign -1: so long ago), and writes it
+ * in RFC 3339. Returns -1 for any other text. */
+int cli_time_read(const char *text, int sign, char out[32]);
+/* Reads --expires as the server takes it: *out becomes a length of time ("30d"), or NULL when it was not
+ * given; a date becomes `room`. ERR_INVALID for one that is past. */
+int cli_option_expires(const struct cli *cli, const char **out, char room[32], struct err *err);
+/* Reads the option so: *out becomes `room`, or NULL when it was not given. ERR_INVALID names the option. */
+int cli_option_time(const struct cli *cli, const char *name, int sign, const char **out, char room[32],
+                    struct err *err);
+
 /* ---- the server (cli/client.c) ---- */
 
 /* Opens the server that HOME/client.json names. ERR_NET "no server: …" when the file does not exist. */
@@ -266,8 +276,13 @@ int replay_job(struct cli *cli, const char *word, struct err *err);
 /* Follows and prints the job's events until it ends; on a terminal the view is redrawn. *job becomes the
  * final document, new. */
 int watch_job(struct cli *cli, int64_t id, json_t **job, struct err *err);
-/* Writes the files that a job made into a folder (cli/get.c). */
-int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err);
+/* Writes the files that a job made into a folder (cli/get.c), with those of --checkpoint. With --replace the
+ * files of another job that lie there are removed first. `job`: GET /v1/jobs/{id}. */
+int get_job(struct cli *cli, const json_t *job, const char *folder, struct err *err);
+/* ERR_CONFLICT names the job whose results a folder holds where that is not this job (NULL: a job to come).
+ * With `replace` it may be another. *record (may be NULL): what the folder says of itself, new; NULL where it
+ * holds no results. */
+int get_check(const char *folder, const json_t *job, bool replace, json_t **record, struct err *err);
 /* Sets cli->exit_status from the state in which a job ended; for a failure it also fills `err`. */
 int job_verdict(struct cli *cli, const json_t *job, struct err *err);
 
@@ -288,6 +303,7 @@ int command_logs(struct cli *cli, struct err *err);
 int command_act(struct cli *cli, struct err *err); /* cancel, hold, release */
 int command_resume(struct cli *cli, struct err *err);
 int command_change(struct cli *cli, struct err *err);
+int command_compare(struct cli *cli, struct err *err);
 int command_metrics(struct cli *cli, struct err *err);
 int command_get(struct cli *cli, struct err *err);
 int command_node(struct cli *cli, struct err *err);
@@ -298,6 +314,7 @@ int command_extend(struct cli *cli, struct err *err);
 int command_lease(struct cli *cli, struct err *err);
 int command_leases(struct cli *cli, struct err *err);
 int command_nodes(struct cli *cli, struct err *err);
+int command_links(struct cli *cli, struct err *err);
 int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);
 int command_share(struct cli *cli, struct err *err);
@@ -308,6 +325,7 @@ int command_restore(struct cli *cli, struct err *err);
 int command_upgrade(struct cli *cli, struct err *err);
 int command_notify(struct cli *cli, struct err *err);
 int command_storage(struct cli *cli, struct err *err);
+int command_slurm(struct cli *cli, struct err *err);
 int command_token(struct cli *cli, struct err *err);
 int command_group(struct cli *cli, struct err *err);
 int command_user(struct cli *cli, struct err *err);

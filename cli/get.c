@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -21,25 +22,160 @@ static int line_add(struct buf *text, const json_t *document, struct err *err)
     return json_print(document, false, text, err) < 0 ? -1 : buf_text(text, "\n", err);
 }
 
-static int write_text(const char *folder, const char *name, const struct buf *text, struct err *err)
+/* Checks the name of a file in a folder of results, a relative path such as
+ * "adapter/adapter_model.safetensors", since neither the server nor a record of others is trusted. */
+static bool name_is_safe(const char *name)
 {
-    char path[PATH_MAX];
-    if (file_path(path, sizeof(path), err, "%s/%s", folder, name) < 0)
-        return -1;
-    return file_write_atomic(path, text->data, text->size, 0644, err);
+    return *name && *name != '/' && !strstr(name, "..") && strlen(name) < 256 && !strchr(name, '\\');
 }
 
-static int write_document(const char *folder, const char *name, const json_t *document, struct err *err)
+/* ---- whose results a folder holds ---- */
+
+/* The folder's record says which job's results it holds and which files they are. */
+#define RECORD "fetched.json"
+enum { RECORD_BYTES_MAX = 16 << 20 };
+
+/* A folder that takes the results of one job. */
+struct results {
+    const char *folder;
+    json_t
+        *record; /* owned: {"id", "name", "created", "files": [names below the folder]}, as RECORD has it */
+};
+
+/* Returns whether a record is of this job. Another server's jobs have the same numbers, at other times. */
+static bool record_is_of(const json_t *record, const json_t *job)
 {
-    struct buf text = {.limit = GET_TEXT_MAX};
-    int result = line_add(&text, document, err);
+    return show_num(record, "id", 0) == show_num(job, "id", -1) &&
+           strcmp(show_str(record, "created"), show_str(job, "created")) == 0;
+}
+
+int get_check(const char *folder, const json_t *job, bool replace, json_t **record, struct err *err)
+{
+    char path[PATH_MAX], metrics[PATH_MAX], at[24];
+    json_t *found = NULL;
+    if (file_path(path, sizeof(path), err, "%s/" RECORD, folder) < 0 ||
+        file_path(metrics, sizeof(metrics), err, "%s/metrics.jsonl", folder) < 0)
+        return -1;
+    if (file_exists(path)) {
+        if (!(found = given_json(path, RECORD_BYTES_MAX, err)))
+            return -1;
+    } else if (file_exists(metrics)) { /* every job leaves it */
+        return err_set(err, ERR_CONFLICT,
+                       "%.200s holds results that do not say whose they are (there is no " RECORD
+                       "): remove them, or name another folder",
+                       folder);
+    }
+    if (found && !replace && !record_is_of(found, job)) {
+        err_set(err, ERR_CONFLICT,
+                "%.200s holds the results of job %.0f (%.60s, submitted at %s): name another folder, or "
+                "--replace them",
+                folder, show_num(found, "id", 0), show_str(found, "name"),
+                clock_words(show_str(found, "created"), at));
+        json_decref(found);
+        return -1;
+    }
+    if (record)
+        *record = found;
+    else
+        json_decref(found);
+    return 0;
+}
+
+/* Removes the files that a record lists, and folders that become empty. */
+static int results_remove(const char *folder, const json_t *record, struct err *err)
+{
+    char path[PATH_MAX];
+    size_t index;
+    json_t *name;
+    json_array_foreach (json_object_get(record, "files"), index, name) {
+        const char *text = json_is_string(name) ? json_string_value(name) : "";
+        if (!name_is_safe(text))
+            continue;
+        if (file_path(path, sizeof(path), err, "%s/%s", folder, text) < 0)
+            return -1;
+        if (unlink(path) < 0 && errno != ENOENT)
+            return err_errno(err, ERR_IO, errno, "could not remove %s", path);
+        for (char *end; (end = strrchr(path, '/')) > path + strlen(folder);) {
+            *end = '\0';
+            if (rmdir(path) < 0)
+                break;
+        }
+    }
+    return 0;
+}
+
+static int results_save(const struct results *results, struct err *err)
+{
+    struct buf text = {.limit = RECORD_BYTES_MAX};
+    char path[PATH_MAX];
+    int result = line_add(&text, results->record, err);
     if (result == 0)
-        result = write_text(folder, name, &text, err);
+        result = file_path(path, sizeof(path), err, "%s/" RECORD, results->folder);
+    if (result == 0)
+        result = file_write_atomic(path, text.data, text.size, 0644, err);
     buf_fini(&text);
     return result;
 }
 
-static int write_lines(const char *folder, const char *name, const json_t *lines, struct err *err)
+/* Makes the folder ready for the results of a job. Files of the same job stay until they are written anew:
+ * what the server no longer has may be there alone. */
+static int results_open(struct results *results, const json_t *job, const char *folder, bool replace,
+                        struct err *err)
+{
+    json_t *before = NULL;
+    *results = (struct results){.folder = folder};
+    if (get_check(folder, job, replace, &before, err) < 0)
+        return -1;
+    const bool same = before && record_is_of(before, job);
+    int result = same ? 0 : results_remove(folder, before, err);
+    const json_t *files = same ? json_object_get(before, "files") : NULL;
+    results->record =
+        json_pack("{s:O, s:O, s:O, s:o}", "id", json_object_get(job, "id"), "name",
+                  json_object_get(job, "name"), "created", json_object_get(job, "created"), "files",
+                  json_is_array(files) ? json_copy((json_t *)(uintptr_t)files) : json_array());
+    json_decref(before);
+    if (result == 0 && !results->record)
+        result = err_set(err, ERR_CORRUPT, "the server's job has no id, name or time");
+    if (result == 0)
+        result = file_mkdirs(folder, 0755, err);
+    return result == 0 ? results_save(results, err) : -1;
+}
+
+/* Writes the path of a file of the results, and enters it in the record before it is there. */
+static int results_path(struct results *results, const char *name, char path[PATH_MAX], struct err *err)
+{
+    json_t *files = json_object_get(results->record, "files"), *known;
+    size_t index;
+    if (file_path(path, PATH_MAX, err, "%s/%s", results->folder, name) < 0)
+        return -1;
+    json_array_foreach (files, index, known)
+        if (json_is_string(known) && strcmp(json_string_value(known), name) == 0)
+            return 0;
+    json_array_append_new(files, json_string(name));
+    return results_save(results, err);
+}
+
+/* ---- its files ---- */
+
+static int write_text(struct results *results, const char *name, const struct buf *text, struct err *err)
+{
+    char path[PATH_MAX];
+    if (results_path(results, name, path, err) < 0)
+        return -1;
+    return file_write_atomic(path, text->data, text->size, 0644, err);
+}
+
+static int write_document(struct results *results, const char *name, const json_t *document, struct err *err)
+{
+    struct buf text = {.limit = GET_TEXT_MAX};
+    int result = line_add(&text, document, err);
+    if (result == 0)
+        result = write_text(results, name, &text, err);
+    buf_fini(&text);
+    return result;
+}
+
+static int write_lines(struct results *results, const char *name, const json_t *lines, struct err *err)
 {
     struct buf text = {.limit = GET_TEXT_MAX};
     size_t index;
@@ -50,7 +186,7 @@ static int write_lines(const char *folder, const char *name, const json_t *lines
             result = line_add(&text, line, err);
     }
     if (result == 0)
-        result = write_text(folder, name, &text, err);
+        result = write_text(results, name, &text, err);
     buf_fini(&text);
     return result;
 }
@@ -84,7 +220,7 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
 {
     char part[PATH_MAX], hex[65];
     uint8_t hash[32];
-    if (file_path(part, sizeof(part), err, "%s.part", path) < 0)
+    if (file_path(part, sizeof(part), err, "%s.%ld.part", path, (long)getpid()) < 0)
         return -1;
     struct file_download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
                                      digest_create(err)};
@@ -115,13 +251,6 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
     return result;
 }
 
-/* Checks an artifact's name, a relative path such as "adapter/adapter_model.safetensors", since the server is
- * not trusted. */
-static bool name_is_safe(const char *name)
-{
-    return *name && *name != '/' && !strstr(name, "..") && strlen(name) < 256 && !strchr(name, '\\');
-}
-
 static int fetch_artifact(struct cli *cli, int64_t id, const char *name, const char *sha256, const char *path,
                           struct err *err)
 {
@@ -132,7 +261,7 @@ static int fetch_artifact(struct cli *cli, int64_t id, const char *name, const c
     return fetch(cli, route, name, sha256, path, err);
 }
 
-static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct err *err)
+static int get_artifacts(struct cli *cli, int64_t id, struct results *results, struct err *err)
 {
     json_t *answer = NULL, *artifact;
     size_t index;
@@ -141,14 +270,11 @@ static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct
     int result = client_list(cli, route, "artifacts", &answer, err);
     json_array_foreach (json_object_get(answer, "artifacts"), index, artifact) {
         const char *name = show_str(artifact, "name");
-        char path[PATH_MAX], parent[PATH_MAX];
+        char place[300], path[PATH_MAX], parent[PATH_MAX];
         if (result < 0 || !name_is_safe(name))
             continue;
-        if (strncmp(name, "adapter_", 8) == 0)
-            result = file_path(path, sizeof(path), err, "%s/adapter/%s", folder, name);
-        else
-            result = file_path(path, sizeof(path), err, "%s/%s", folder, name);
-        if (result < 0)
+        snprintf(place, sizeof(place), "%s%s", strncmp(name, "adapter_", 8) == 0 ? "adapter/" : "", name);
+        if ((result = results_path(results, place, path, err)) < 0)
             break;
         snprintf(parent, sizeof(parent), "%s", path);
         *strrchr(parent, '/') = '\0';
@@ -195,14 +321,14 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
 
 /* Writes all files of one checkpoint to DIR/checkpoint-STEP/: an adapter that peft loads, and the state that
  * a run needs to go on. */
-static int get_checkpoint(struct cli *cli, const json_t *job, const char *which, const char *folder,
+static int get_checkpoint(struct cli *cli, const json_t *job, const char *which, struct results *results,
                           struct err *err)
 {
     const json_t *checkpoint = pick_checkpoint(job, which, err);
     const char *name;
     json_t *blob;
-    char parent[PATH_MAX], path[PATH_MAX], route[96];
-    if (!checkpoint || file_path(parent, sizeof(parent), err, "%s/checkpoint-%.0f", folder,
+    char parent[PATH_MAX], path[PATH_MAX], place[300], route[96];
+    if (!checkpoint || file_path(parent, sizeof(parent), err, "%s/checkpoint-%.0f", results->folder,
                                  show_num(checkpoint, "step", 0)) < 0)
         return -1;
     int result = file_mkdirs(parent, 0755, err);
@@ -211,7 +337,8 @@ static int get_checkpoint(struct cli *cli, const json_t *job, const char *which,
         if (result < 0 || !name_is_safe(name) || strchr(name, '/') || strlen(sha256) != 64)
             continue;
         snprintf(route, sizeof(route), "/v1/blobs/%.64s", sha256);
-        result = file_path(path, sizeof(path), err, "%s/%s", parent, name);
+        snprintf(place, sizeof(place), "%s/%s", strrchr(parent, '/') + 1, name);
+        result = results_path(results, place, path, err);
         if (result == 0)
             result = fetch(cli, route, name, sha256, path, err);
     }
@@ -220,43 +347,56 @@ static int get_checkpoint(struct cli *cli, const json_t *job, const char *which,
 
 /* Writes a document of the job unchanged. A job that never started has none, which is no error. */
 static int get_document(struct cli *cli, int64_t id, const char *route, const char *member,
-                        const char *folder, const char *name, struct err *err)
+                        struct results *results, const char *name, struct err *err)
 {
     json_t *answer = NULL;
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/%s", (long long)id, route) < 0)
         return err->code == ERR_NOT_FOUND ? 0 : -1;
     const json_t *document =
         member && json_object_get(answer, member) ? json_object_get(answer, member) : answer;
-    int result = write_document(folder, name, document, err);
+    int result = write_document(results, name, document, err);
     json_decref(answer);
     return result;
 }
 
-static int get_metrics(struct cli *cli, int64_t id, const char *folder, struct err *err)
+static int get_metrics(struct cli *cli, int64_t id, struct results *results, struct err *err)
 {
     json_t *lines = client_metrics(cli, id, err);
-    int result = lines ? write_lines(folder, "metrics.jsonl", lines, err) : -1;
+    int result = lines ? write_lines(results, "metrics.jsonl", lines, err) : -1;
     json_decref(lines);
     return result;
 }
 
-static int get_samples(struct cli *cli, int64_t id, const char *folder, struct err *err)
+static int get_samples(struct cli *cli, int64_t id, struct results *results, struct err *err)
 {
     char path[96];
     snprintf(path, sizeof(path), "/v1/jobs/%lld/metrics?limit=10000&kind=sample", (long long)id);
     json_t *lines = client_pages(cli, path, "lines", err);
-    int result = lines ? write_lines(folder, "samples.jsonl", lines, err) : -1;
+    int result = lines ? write_lines(results, "samples.jsonl", lines, err) : -1;
     json_decref(lines);
     return result;
 }
 
-int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err)
+int get_job(struct cli *cli, const json_t *job, const char *folder, struct err *err)
 {
-    if (file_mkdirs(folder, 0755, err) < 0 || get_artifacts(cli, id, folder, err) < 0 ||
-        get_document(cli, id, "plan", NULL, folder, "plan.json", err) < 0 ||
-        get_metrics(cli, id, folder, err) < 0 || get_samples(cli, id, folder, err) < 0)
-        return -1;
-    return get_document(cli, id, "trace", NULL, folder, "trace.json", err);
+    const char *which = cli_option(cli, "--checkpoint");
+    const int64_t id = (int64_t)show_num(job, "id", 0);
+    struct results results;
+    int result = results_open(&results, job, folder, cli_option(cli, "--replace"), err);
+    if (result == 0)
+        result = get_artifacts(cli, id, &results, err);
+    if (result == 0)
+        result = get_document(cli, id, "plan", NULL, &results, "plan.json", err);
+    if (result == 0)
+        result = get_metrics(cli, id, &results, err);
+    if (result == 0)
+        result = get_samples(cli, id, &results, err);
+    if (result == 0)
+        result = get_document(cli, id, "trace", NULL, &results, "trace.json", err);
+    if (result == 0 && which)
+        result = get_checkpoint(cli, job, which, &results, err);
+    json_decref(results.record);
+    return result;
 }
 
 /* Says of a job that did not succeed, and so has no result, whether a checkpoint has what it learnt. */
@@ -282,14 +422,22 @@ int command_get(struct cli *cli, struct err *err)
 {
     int64_t id;
     json_t *job = NULL;
-    const char *which = cli_option(cli, "--checkpoint");
     if (client_job_id(cli->words[0], &id, err) < 0 ||
         client_call(cli, "GET", NULL, &job, err, "/v1/jobs/%lld", (long long)id) < 0)
         return -1;
-    int result = get_job(cli, id, cli->words[1], err);
-    if (result == 0 && which)
-        result = get_checkpoint(cli, job, which, cli->words[1], err);
-    else if (result == 0)
+    if (json_is_object(json_object_get(job, "array"))) {
+        json_decref(job);
+        return err_set(err, ERR_CONFLICT, "job %lld is an array: get its elements (motley jobs --array %lld)",
+                       (long long)id, (long long)id);
+    }
+    char at[24];
+    if (*show_str(job, "files_gone"))
+        fprintf(stderr,
+                "warning: the checkpoints and results of job %lld went at %s, as its group does not keep "
+                "them longer\n",
+                (long long)id, clock_words(show_str(job, "files_gone"), at));
+    int result = get_job(cli, job, cli->words[1], err);
+    if (result == 0 && !cli_option(cli, "--checkpoint"))
         tell_checkpoint(job);
     json_decref(job);
     if (result < 0)

@@ -65,13 +65,23 @@ static void say_others(const char *path, const json_t *document, const char *fir
     json_decref(all);
 }
 
-/* Returns the document as written, after spec_parse has accepted it. */
+/* Replaces `begin: 2h` by the time that it means now. spec_parse() refuses what is neither. */
+static void begin_read(json_t *document)
+{
+    char at[32];
+    const char *begin = json_string_value(json_object_get(document, "begin"));
+    if (begin && cli_time_read(begin, 1, at) == 0)
+        json_object_set_new(document, "begin", json_string(at));
+}
+
+/* Returns the document as written but for `begin`, after spec_parse has accepted it. */
 json_t *given_spec(const char *path, struct err *err)
 {
     json_t *document = given_json(path, YAML_BYTES_MAX, err);
     struct job_spec spec = {0};
     if (!document)
         return NULL;
+    begin_read(document);
     if (!json_is_object(document)) {
         err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
                 path);

@@ -128,6 +128,16 @@ static int add_filter(struct cli *cli, const char *option, struct buf *path, str
     return 0;
 }
 
+/* Adds a time that has been to a path, as a query parameter of the option's name. */
+static int add_time(struct cli *cli, const char *option, struct buf *path, struct err *err)
+{
+    const char *time;
+    char at[32];
+    if (cli_option_time(cli, option, -1, &time, at, err) < 0)
+        return -1;
+    return time ? buf_printf(path, err, "&%s=%s", option + 2, time) : 0;
+}
+
 int command_jobs(struct cli *cli, struct err *err)
 {
     int64_t limit;
@@ -135,10 +145,12 @@ int command_jobs(struct cli *cli, struct err *err)
         return -1;
     struct buf path = {.limit = JOBS_PATH_BYTES};
     int made = buf_printf(&path, err, "/v1/jobs?limit=%lld", (long long)limit);
-    static const char *const filters[] = {"--state", "--owner", "--group", "--label",
-                                          "--from",  "--to",    "--after", "--array"};
+    static const char *const filters[] = {"--state", "--owner", "--group", "--label", "--after", "--array"};
     for (size_t i = 0; made == 0 && i < sizeof(filters) / sizeof(filters[0]); i++)
         made = add_filter(cli, filters[i], &path, err);
+    static const char *const times[] = {"--from", "--to"};
+    for (size_t i = 0; made == 0 && i < 2; i++)
+        made = add_time(cli, times[i], &path, err);
     json_t *page = NULL;
     if (made == 0)
         made = client_call(cli, "GET", NULL, &page, err, "%s", buf_str(&path));
@@ -194,7 +206,7 @@ static void print_trial(const json_t *trial)
         char measured[32] = "not tried", predicted[32];
         if (json_is_number(json_object_get(plan, "measured_s")))
             units_seconds(measured, show_num(plan, "measured_s", 0));
-        printf("  plan %-5zu %s  %s a step, %s predicted%s\n", index + 1, show_str(plan, "placement"),
+        printf("  plan %-5zu %s  %s per step, %s predicted%s\n", index + 1, show_str(plan, "placement"),
                measured, units_seconds(predicted, show_num(plan, "predicted_s", 0)),
                (double)index == show_num(trial, "chosen", -1) ? ", kept" : "");
     }
@@ -204,11 +216,12 @@ static void print_trial(const json_t *trial)
 static void print_notices(const json_t *job)
 {
     const json_t *notice;
+    char again[24];
     size_t index;
     json_array_foreach (json_object_get(job, "notices"), index, notice)
         printf("%-12s %s, %s%s%s%s%s\n", "told", show_str(notice, "event"), show_str(notice, "state"),
                *show_str(notice, "why") ? ": " : "", show_str(notice, "why"),
-               *show_str(notice, "next") ? "; again at " : "", show_str(notice, "next"));
+               *show_str(notice, "next") ? "; again at " : "", clock_words(show_str(notice, "next"), again));
 }
 
 static void print_job(const json_t *job)
@@ -216,6 +229,7 @@ static void print_job(const json_t *job)
     const json_t *run = json_object_get(job, "run");
     const json_t *base = json_object_get(json_object_get(job, "inputs"), "base");
     const json_t *rank;
+    char at[24];
     size_t index;
     printf("%-12s %.0f\n", "job", show_num(job, "id", 0));
     print_line("name", show_str(job, "name"));
@@ -235,9 +249,15 @@ static void print_job(const json_t *job)
     if (json_is_integer(json_object_get(job, "array_of")))
         printf("%-12s %.0f of array %.0f\n", "element", show_num(job, "index", 0),
                show_num(job, "array_of", 0));
-    print_line("submitted", show_str(job, "created"));
-    print_line("started", show_str(job, "started"));
-    print_line("ended", show_str(job, "ended"));
+    print_line("submitted", clock_words(show_str(job, "created"), at));
+    print_line("started", clock_words(show_str(job, "started"), at));
+    print_line("ended", clock_words(show_str(job, "ended"), at));
+    if (*show_str(job, "files_until"))
+        printf("%-12s its checkpoints and results go at %s\n", "files",
+               clock_words(show_str(job, "files_until"), at));
+    if (*show_str(job, "files_gone"))
+        printf("%-12s its checkpoints and results went at %s\n", "files",
+               clock_words(show_str(job, "files_gone"), at));
     if (json_is_object(run))
         printf("%-12s %.0f, attempt %.0f\n", "run", show_num(run, "id", 0), show_num(run, "attempt", 0));
     print_trial(json_object_get(job, "trial"));
@@ -283,7 +303,7 @@ static int ask_why(struct cli *cli, int64_t id, json_t **answer, struct err *err
 }
 
 /* Writes a predicted time as people read it, and one that has passed as "now". */
-static const char *coming(const json_t *object, const char *key, char out[20])
+static const char *coming(const json_t *object, const char *key, char out[24])
 {
     int64_t at_us;
     const char *text = show_str(object, key);
@@ -299,7 +319,7 @@ static void print_place(const json_t *answer)
     size_t i;
     json_t *change;
     const char *latest = show_str(answer, "starts_latest");
-    char at[20], until[20];
+    char at[24], until[24];
     printf("place %.0f", show_num(answer, "place", 0));
     if (*show_str(answer, "starts"))
         printf(", to start about %s", coming(answer, "starts", at));
@@ -402,12 +422,16 @@ int command_change(struct cli *cli, struct err *err)
     int64_t id, number;
     json_t *answer = NULL, *body = json_object();
     const char *begin = cli_option(cli, "--begin"), *at_most = cli_option(cli, "--at-most");
+    const bool now = begin && strcmp(begin, "now") == 0;
+    char at[32];
     int result = client_job_id(cli->words[0], &id, err);
+    if (result == 0 && begin && !now)
+        result = cli_option_time(cli, "--begin", 1, &begin, at, err);
     if (result == 0 && cli_option(cli, "--priority") &&
         (result = cli_option_i64(cli, "--priority", -100, 100, 0, &number, err)) == 0)
         json_object_set_new(body, "priority", json_integer(number));
     if (begin)
-        json_object_set_new(body, "begin", strcmp(begin, "now") == 0 ? json_null() : json_string(begin));
+        json_object_set_new(body, "begin", now ? json_null() : json_string(begin));
     if (result == 0 && at_most && strcmp(at_most, "any") == 0)
         json_object_set_new(body, "at_most", json_null());
     else if (result == 0 && at_most &&
@@ -454,13 +478,16 @@ int command_resume(struct cli *cli, struct err *err)
     int64_t id, steps;
     json_t *answer = NULL;
     if (client_job_id(cli->words[0], &id, err) < 0 ||
-        cli_option_i64(cli, "--steps", 1, (int64_t)1 << 40, 0, &steps, err) < 0)
+        cli_option_i64(cli, "--steps", 1, 1000000000, 0, &steps, err) < 0)
         return -1;
     json_t *body = steps ? json_pack("{s:I}", "steps", (json_int_t)steps) : NULL;
     int result = client_call(cli, "POST", body, &answer, err, "/v1/jobs/%lld/resume", (long long)id);
     json_decref(body);
+    char end[48] = "";
+    if (result == 0 && show_num(answer, "steps", 0) > 0)
+        snprintf(end, sizeof(end), ", to end with step %.0f", show_num(answer, "steps", 0));
     if (result == 0)
-        result = print_answer(cli, answer, "", err);
+        result = print_answer(cli, answer, end, err);
     json_decref(answer);
     return result;
 }

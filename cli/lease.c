@@ -28,7 +28,7 @@ static int duration(const struct cli *cli, const char *option, double missing, d
 static int show_lease(struct cli *cli, json_t *answer, struct err *err)
 {
     int result = 0;
-    char begins[20], ends[20];
+    char begins[24], ends[24];
     if (cli->json)
         result = show_json(answer, err);
     else
@@ -61,7 +61,7 @@ static int change(struct cli *cli, struct err *err)
 
 int command_lease(struct cli *cli, struct err *err)
 {
-    double seconds, ahead;
+    double seconds;
     char begins[32];
     json_t *answer = NULL;
     if (cli->word_count == 2 && (strcmp(cli->words[0], "extend") == 0 || strcmp(cli->words[0], "end") == 0))
@@ -73,15 +73,15 @@ int command_lease(struct cli *cli, struct err *err)
             err, ERR_INVALID,
             "usage: motley lease DEVICE --for TIME, lease --any TEXT --for TIME, lease extend ID --for TIME, "
             "lease end ID");
+    if ((cli_option(cli, "--at") && cli_option(cli, "--in")) ||
+        (cli_option(cli, "--for") && cli_option(cli, "--hours")))
+        return err_set(err, ERR_INVALID, "motley lease: --at or --in, and --for or --hours, not both");
     if (cli_option_i64(cli, "--hours", 1, 744, 0, &hours, err) < 0 ||
-        duration(cli, "--for", hours > 0 ? 3600.0 * (double)hours : -1, &seconds, err) < 0 ||
-        duration(cli, "--in", 0, &ahead, err) < 0)
+        duration(cli, "--for", hours > 0 ? 3600.0 * (double)hours : -1, &seconds, err) < 0)
         return -1;
-    const char *at = cli_option(cli, "--at");
-    if (!at && ahead > 0) {
-        clock_rfc3339(clock_wall_us() + (int64_t)(ahead * 1e6), begins);
-        at = begins;
-    }
+    const char *at;
+    if (cli_option_time(cli, cli_option(cli, "--at") ? "--at" : "--in", 1, &at, begins, err) < 0)
+        return -1;
     json_t *body =
         json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", any ? "any" : "device", any ? any : cli->words[0],
                   "seconds", (json_int_t)ceil(seconds), "begins", at, "note", cli_option(cli, "--note"),

@@ -44,9 +44,39 @@ int command_nodes(struct cli *cli, struct err *err)
         show_unknown(json_object_get(answer, "unknown_jobs"));
     return show_list(cli, answer, "nodes",
                      "NODE:name:s STATE:state:s RELEASE:release:s ADDRESS:address:s LAST-SEEN:last_seen:w "
-                     "REFUSED:refused:n "
-                     "WHY:why:s",
+                     "DISK-FREE:disk_free_bytes:b REFUSED:refused:n WHY:why:s",
                      err);
+}
+
+/* Adds to a link's document how it is shown. */
+static void link_words(json_t *link)
+{
+    const bool unreachable = json_is_true(json_object_get(link, "unreachable"));
+    char text[32];
+    json_object_set_new(link, "state",
+                        json_string(unreachable                                       ? "cannot connect"
+                                    : json_is_true(json_object_get(link, "emulated")) ? "emulated"
+                                                                                      : "measured"));
+    if (unreachable)
+        return;
+    units_rate(text, show_num(link, "bytes_per_s", 0));
+    json_object_set_new(link, "rate", json_string(text));
+    units_seconds(text, show_num(link, "latency_s", 0));
+    json_object_set_new(link, "latency", json_string(text));
+}
+
+int command_links(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL, *link;
+    size_t index;
+    if (client_list(cli, "/v1/links", "links", &answer, err) < 0)
+        return -1;
+    json_array_foreach (json_object_get(answer, "links"), index, link)
+        if (!cli->json)
+            link_words(link);
+    return show_list(
+        cli, answer, "links",
+        "FROM:from:s TO:to:s STATE:state:s RATE:rate:s LATENCY:latency:s AT:measured_at:w WHY:why:s", err);
 }
 
 /* Formats `value` in multiples of `unit` ("35.6", "120"); "-" for none. */
@@ -117,14 +147,16 @@ static void add_fact(bool *first, const char *fmt, ...)
     *first = false;
 }
 
-/* Whether the health of a device says more than that nobody else computes on the CPU. */
-static bool health_matters(const json_t *health)
+/* Whether the health of a device says more than that nobody else computes on the CPU, and says it of now. */
+static bool health_matters(const json_t *device)
 {
-    return json_is_object(health) && show_num(health, "others_cores", 1) >= 0.25;
+    const json_t *health = json_object_get(device, "health");
+    return json_is_object(health) && strcmp(show_str(device, "state"), "unreachable") != 0 &&
+           show_num(health, "others_cores", 1) >= 0.25;
 }
 
 /* Says until when the job on a drained device may stay there. */
-static const char *drain_end(const json_t *object, char out[20])
+static const char *drain_end(const json_t *object, char out[24])
 {
     const char *at = show_str(object, "drain_at");
     return strcmp(at, "after jobs") == 0 ? "it ends" : clock_words(at, out);
@@ -138,7 +170,7 @@ static void show_health(const json_t *device)
         health = NULL; /* how it was once says nothing of now */
     const double others = show_num(health, "others_bytes", 0), ecc = show_num(health, "ecc_uncorrected", 0);
     bool first = true;
-    char bytes[32], at[20];
+    char bytes[32], at[24];
     size_t index;
     printf("%s", show_str(device, "name"));
     if (json_is_string(json_object_get(device, "drain_why")))
@@ -233,8 +265,7 @@ int command_devices(struct cli *cli, struct err *err)
                            err);
     if (!cli->json && result == 0) {
         json_array_foreach (devices, index, device)
-            if (health_matters(json_object_get(device, "health")) ||
-                json_is_string(json_object_get(device, "drain_why")) ||
+            if (health_matters(device) || json_is_string(json_object_get(device, "drain_why")) ||
                 json_is_string(json_object_get(device, "drain_at")))
                 show_health(device);
         json_array_foreach (devices, index, device)
@@ -252,15 +283,11 @@ int command_drain(struct cli *cli, struct err *err)
 {
     char name[512];
     json_t *answer = NULL, *body = NULL;
-    const char *by = cli_option(cli, "--by"), *why = cli_option(cli, "--reason");
+    const char *by, *why = cli_option(cli, "--reason");
     const bool after = cli_option(cli, "--after-jobs") != NULL;
     char at[32];
-    double ahead;
-    struct err ignored;
-    if (by && units_parse_seconds(by, &ahead, &ignored) == 0) {
-        clock_rfc3339(clock_wall_us() + (int64_t)(ahead * 1e6), at);
-        by = at;
-    }
+    if (cli_option_time(cli, "--by", 1, &by, at, err) < 0)
+        return -1;
     if (by || why || after)
         body = json_pack("{s:b, s:s*, s:s*}", "after_jobs", (int)after, "by", by, "reason", why);
     int result =
@@ -322,11 +349,42 @@ int command_node(struct cli *cli, struct err *err)
     return result;
 }
 
+static int revoke_join_tokens(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL;
+    char node[256] = "";
+    const char *named = cli_option(cli, "--node");
+    if (cli_option(cli, "--uses") || cli_option(cli, "--expires") || cli_option(cli, "--replace"))
+        return err_set(
+            err, ERR_INVALID,
+            "motley join-token --revoke: takes --node alone, and without it ends all that are good");
+    if ((named && http_escape(named, node, sizeof(node), err) < 0) ||
+        client_call(cli, "DELETE", NULL, &answer, err, "/v1/join-tokens%s%s", named ? "?node=" : "", node) <
+            0)
+        return -1;
+    const int result = cli->json ? show_json(answer, err) : 0;
+    if (!cli->json)
+        printf("%lld revoked\n", (long long)show_num(answer, "revoked", 0));
+    json_decref(answer);
+    return result;
+}
+
 int command_join_token(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
-    json_t *wish = json_pack("{s:s*, s:b}", "node", cli_option(cli, "--node"), "replace",
-                             cli_option(cli, "--replace") != NULL);
+    int64_t uses;
+    if (cli_option(cli, "--revoke"))
+        return revoke_join_tokens(cli, err);
+    const char *expires_in;
+    char lasts[32];
+    if (cli_option_i64(cli, "--uses", 1, 1000, 1, &uses, err) < 0 ||
+        cli_option_expires(cli, &expires_in, lasts, err) < 0)
+        return -1;
+    json_t *wish = json_pack("{s:s*, s:s*}", "node", cli_option(cli, "--node"), "expires_in", expires_in);
+    if (cli_option(cli, "--replace"))
+        json_object_set_new(wish, "replace", json_true());
+    if (cli_option(cli, "--uses")) /* a server of the release before does not know it */
+        json_object_set_new(wish, "uses", json_integer(uses));
     int made = client_call(cli, "POST", wish, &answer, err, "/v1/join-tokens");
     json_decref(wish);
     if (made < 0)
@@ -335,11 +393,15 @@ int command_join_token(struct cli *cli, struct err *err)
     if (cli->json) {
         result = show_json(answer, err);
     } else {
+        char expires[24];
         printf("%s\n", show_str(answer, "token"));
+        char times[32] = "once";
+        if (uses > 1)
+            snprintf(times, sizeof(times), "%lld times", (long long)uses);
         fprintf(stderr,
-                "good once, until %s; on the machine that joins:\n  MOTLEY_JOIN=TOKEN motley-agent --api %s "
+                "good %s, until %s; on the machine that joins:\n  MOTLEY_JOIN=TOKEN motley-agent --api %s "
                 "--home DIR\n",
-                show_str(answer, "expires"), cli->address);
+                times, clock_words(show_str(answer, "expires"), expires), cli->address);
     }
     json_decref(answer);
     return result;

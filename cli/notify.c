@@ -19,6 +19,8 @@ static int settings_change(struct cli *cli, struct err *err)
         result = show_json(answer, err);
     else if (key)
         printf("%s\n", show_str(answer, "key"));
+    else if (strncmp(show_str(answer, "url"), "mailto:", 7) == 0)
+        printf("you are told by %s\n", show_str(answer, "url"));
     else if (*show_str(answer, "url"))
         printf("you are told at %s; motley notify --key prints the key of the signatures\n",
                show_str(answer, "url"));

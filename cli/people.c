@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/units.h"
 
 /* Limits as `user list` and `group list` show them. */
 #define LIMIT_COLUMNS                                                                                        \
-    "DEVICES:devices_max:n RUNNING:running_max:n QUEUED:queued_max:n MONTH:month_seconds_max:t"
+    "DEVICES:devices_max:n RUNNING:running_max:n QUEUED:queued_max:n MONTH:month_seconds_max:t "             \
+    "KEPT:kept_bytes_max:b"
 
 /* Prints the answer with --json, else the sentence. Takes the answer over. */
 static int said(struct cli *cli, json_t *answer, const char *sentence, struct err *err)
@@ -54,8 +56,9 @@ static void join_texts(json_t *rows, const char *key)
 /* Removes limits of 0, which are none, so that a table shows "-". */
 static void drop_unlimited(json_t *rows)
 {
-    static const char *const keys[] = {"devices_max",  "running_max", "queued_max",   "month_seconds_max",
-                                       "time_limit_s", "slice_s",     "lease_limit_s"};
+    static const char *const keys[] = {"devices_max",       "running_max",  "queued_max",
+                                       "month_seconds_max", "time_limit_s", "slice_s",
+                                       "lease_limit_s",     "retention_s",  "kept_bytes_max"};
     size_t i;
     json_t *row;
     json_array_foreach (rows, i, row)
@@ -92,7 +95,12 @@ static int token_make(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL, *body = json_object();
     const char *user = cli_option(cli, "--user"), *note = cli_option(cli, "--note");
-    const char *scopes = cli_option(cli, "--scopes"), *expires = cli_option(cli, "--expires");
+    const char *scopes = cli_option(cli, "--scopes"), *expires;
+    char lasts[32];
+    if (cli_option_expires(cli, &expires, lasts, err) < 0) {
+        json_decref(body);
+        return -1;
+    }
     if (user)
         json_object_set_new(body, "user", json_string(user));
     if (note)
@@ -146,6 +154,12 @@ static int changes_of(struct cli *cli, json_t *body, const char *const (*texts)[
             return -1;
         json_object_set_new(body, limits[i][1], json_integer(value));
     }
+    const char *kept = cli_option(cli, "--kept");
+    uint64_t bytes;
+    if (kept && units_parse_bytes(kept, &bytes, err) < 0)
+        return err_wrap(err, "--kept");
+    if (kept)
+        json_object_set_new(body, "kept_bytes_max", json_integer((json_int_t)bytes));
     for (; (*texts)[0]; texts++) {
         const char *text = cli_option(cli, (*texts)[0]);
         if (text)
@@ -164,9 +178,11 @@ static int group_set(struct cli *cli, struct err *err)
     json_t *body = json_pack("{s:s, s:[]}", "name", cli->words[1], "members");
     const char *weight = cli_option(cli, "--weight");
     int changed = changes_of(cli, changes, texts, err), result = changed < 0 ? -1 : 0;
-    static const char *const times[][2] = {
-        {"--time-limit", "time_limit_s"}, {"--slice", "slice_s"}, {"--lease-limit", "lease_limit_s"}};
-    for (size_t i = 0; i < 3 && result == 0; i++) {
+    static const char *const times[][2] = {{"--time-limit", "time_limit_s"},
+                                           {"--slice", "slice_s"},
+                                           {"--lease-limit", "lease_limit_s"},
+                                           {"--retention", "retention_s"}};
+    for (size_t i = 0; i < 4 && result == 0; i++) {
         double seconds;
         const char *text = cli_option(cli, times[i][0]);
         if (text && units_parse_seconds(text, &seconds, err) < 0) {
@@ -208,11 +224,12 @@ int command_group(struct cli *cli, struct err *err)
             join_texts(json_object_get(answer, "groups"), "members");
             drop_unlimited(json_object_get(answer, "groups"));
         }
-        return listed(cli, answer, "groups",
-                      "GROUP:name:s PARENT:parent:s WEIGHT:weight:n " LIMIT_COLUMNS
-                      " TIME-LIMIT:time_limit_s:t SLICE:slice_s:t LEASE-LIMIT:lease_limit_s:t "
-                      "MEMBERS:members:s",
-                      err);
+        return listed(
+            cli, answer, "groups",
+            "GROUP:name:s PARENT:parent:s WEIGHT:weight:n " LIMIT_COLUMNS
+            " TIME-LIMIT:time_limit_s:t SLICE:slice_s:t LEASE-LIMIT:lease_limit_s:t RETENTION:retention_s:t "
+            "MEMBERS:members:s",
+            err);
     }
     if (strcmp(cli->words[0], "set") == 0 && cli->word_count >= 2)
         return group_set(cli, err);
@@ -325,6 +342,9 @@ int command_usage(struct cli *cli, struct err *err)
         snprintf(option, sizeof(option), "--%s", options[i]);
         const char *given = cli_option(cli, option);
         size_t used = strlen(path);
+        char at[32];
+        if (i < 2 && cli_option_time(cli, option, -1, &given, at, err) < 0)
+            return -1;
         if (!given)
             continue;
         if (http_escape(given, value, sizeof(value), err) < 0)

@@ -13,6 +13,7 @@
 #include "common/json.h"
 #include "common/units.h"
 #include "model/job/order.h"
+#include "model/shape/config.h"
 #include "show/draw.h"
 #include "planner/given/inputs.h"
 #include "replay/replan.h"
@@ -185,9 +186,10 @@ static int tell_jitter(struct cli *cli, const struct plan_inputs *inputs, const 
                                   JITTER_RUNS, "still_s", spread.still_s, "mean_s", spread.mean_s, "low_s",
                                   spread.low_s, "median_s", spread.median_s, "high_s", spread.high_s));
     if (!cli->json)
-        printf("  instructions that deviate by %d %%: %s a step at the mean, nine of ten within %s and %s\n",
-               (int)percent, units_seconds(mean, spread.mean_s), units_seconds(low, spread.low_s),
-               units_seconds(high, spread.high_s));
+        printf(
+            "  instructions that deviate by %d %%: %s per step at the mean, nine of ten within %s and %s\n",
+            (int)percent, units_seconds(mean, spread.mean_s), units_seconds(low, spread.low_s),
+            units_seconds(high, spread.high_s));
     return 0;
 }
 
@@ -230,11 +232,13 @@ static void add_warnings(json_t *told, const struct plan_inputs *inputs, const j
     const struct workload *w = &inputs->workload;
     const struct order order = {
         .row_count = w->row_count, .batch_rows = w->batch_rows, .steps = w->steps, .epochs = w->epochs};
-    char text[SPEC_DOUBT_BYTES];
+    char text[SPEC_DOUBT_BYTES], sizes[MODEL_DOUBT_BYTES];
     const uint64_t steps = w->steps > 0 ? w->steps : w->row_count > 0 ? order_step_count(&order) : 0;
     json_array_extend(json_object_get(told, "warnings"), json_object_get(rows, "doubts"));
     if (spec_warmup_doubt(&inputs->spec.train, steps, text))
         json_array_append_new(json_object_get(told, "warnings"), json_string(text));
+    if (model_config_doubt(&inputs->config, sizes))
+        json_array_append_new(json_object_get(told, "warnings"), json_string(sizes));
 }
 
 static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,

@@ -28,8 +28,9 @@ struct recorded {
     int64_t id;
     json_t *job, *metrics, *links;
     struct plan *plan;
-    struct trace trace;    /* instruction times as recorded */
-    struct trace timeline; /* instruction times as simulated, without or with the changes */
+    struct plan_costs predicted; /* the plan's costs when it was made; its text is not read */
+    struct trace trace;          /* instruction times as recorded */
+    struct trace timeline;       /* instruction times as simulated, without or with the changes */
     struct replay_change change;
     char (*link_texts)[LINK_TEXT_BYTES]; /* memory of the names in change.links */
     bool changed, again; /* changed: something is changed; again: the change needs a new plan */
@@ -184,6 +185,7 @@ static int read_run(struct cli *cli, struct recorded *run, struct err *err)
         const json_t *inner = json_object_get(plan, "plan");
         run->plan = plan_from_json(inner ? inner : plan, err);
         result = run->plan ? trace_from_chrome(trace, &run->trace, err) : -1;
+        run->predicted = run->plan ? run->plan->costs : (struct plan_costs){0};
     }
     if (result == 0 && run->trace.count == 0)
         result = err_set(err, ERR_NOT_FOUND, "job %lld recorded no trace: there is nothing to replay", id);
@@ -261,6 +263,10 @@ static int plan_again(struct cli *cli, struct recorded *run, struct again *again
     json_decref(spec);
     if (!inputs)
         return err_wrap(err, "planning job %lld again", (long long)run->id);
+    size_t index;
+    json_t *device; /* the run's own times are compared, so what other runs taught is left out */
+    json_array_foreach (json_object_get(inputs, "devices"), index, device)
+        json_object_del(device, "taught");
     int result = replay_calibrate(run->plan, run->answer.compute_s, inputs, &again->priced_s, err);
     if (result == 0)
         result = change_inputs(cli, inputs, again->added, err);
@@ -293,6 +299,9 @@ static int tell_json(const struct recorded *run, const struct again *again, stru
                              a->recorded_s, "simulated_s", a->simulated_s, "changed_s",
                              has ? json_real(a->changed_s) : json_null(), "steps", (json_int_t)a->steps,
                              "gaps_s", a->gaps_s, "outside_s", a->outside_s);
+    if (line && run->predicted.corrected_runs > 0)
+        json_object_set_new(line, "uncorrected_s",
+                            json_real(run->predicted.step_s / run->predicted.corrected));
     if (line && run->again) {
         json_object_set_new(line, "priced_s", again->priced_s > 0 ? json_real(again->priced_s) : json_null());
         json_object_set(line, "added", again->added);
@@ -348,6 +357,12 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
         cli->exit_status = CLI_NOFIT;
     if (cli->json)
         return tell_json(run, again, err);
+    if (run->predicted.corrected_runs > 0)
+        printf("predicted  %s per step; %s without what %u run%s taught (%+.0f %%)\n",
+               units_seconds(text[0], run->predicted.step_s),
+               units_seconds(text[1], run->predicted.step_s / run->predicted.corrected),
+               run->predicted.corrected_runs, run->predicted.corrected_runs == 1 ? "" : "s",
+               100 * (run->predicted.corrected - 1));
     printf("recorded   %s per step (median of %u traced steps)\n", units_seconds(text[0], a->recorded_s),
            a->steps);
     printf("simulated  %s from its own instruction times (%+.1f %%)\n",

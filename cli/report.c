@@ -21,9 +21,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median of the value `key` over the lines of a device (NULL: all devices). The first two steps are left out,
- * because caches and connections are cold. 0: there are no values. */
-static double median_of(const json_t *lines, const char *key, const char *device)
+double report_median(const json_t *lines, const char *key, const char *device)
 {
     size_t count = 0, index;
     json_t *line;
@@ -120,7 +118,7 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
     json_array_foreach (json_object_get(answer, "ranks"), index, rank) {
         const char *device = show_str(rank, "device");
         char measured[32], predicted[32];
-        double busy = median_of(lines, "compute_s", device), expected = show_num(rank, "busy_s", 0);
+        double busy = report_median(lines, "compute_s", device), expected = show_num(rank, "busy_s", 0);
         if (busy <= 0 || expected <= 0)
             continue;
         printf("  %-16s computes %s of it measured, %s predicted (%+.1f %%)\n", device,
@@ -165,7 +163,7 @@ void report_run(struct cli *cli, int64_t id, const json_t *job, const char *fold
     if (client_call(cli, "GET", NULL, &plan, &ignored, "/v1/jobs/%lld/plan", (long long)id) < 0)
         plan = NULL;
     const json_t *answer = json_object_get(plan, "answer");
-    double median = median_of(lines, "seconds", NULL), expected = show_num(answer, "step_s", 0);
+    double median = report_median(lines, "seconds", NULL), expected = show_num(answer, "step_s", 0);
     printf("\n");
     show_ends("held-out loss", lines, "eval", false);
     show_eval_base(lines, json_object_get(job, "spec"));

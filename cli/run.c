@@ -90,16 +90,20 @@ static void show_profiles(struct cli *cli, const json_t *spec, const json_t *nam
     json_decref(answer);
 }
 
+/* Writes where the results go: --out, else ./NAME-ID, or ./NAME-ID-2 where that holds those of another
+ * server's job, and so on. */
 static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[PATH_MAX])
 {
-    const char *given = cli_option(cli, "--out");
+    const char *given = cli_option(cli, "--out"), *name = show_str(job, "name");
+    struct err taken;
+    if (!*name || strchr(name, '/'))
+        name = "job";
     if (given)
         snprintf(out, PATH_MAX, "%s", given);
     else
-        snprintf(out, PATH_MAX, "./%s-%lld",
-                 *show_str(job, "name") && !strchr(show_str(job, "name"), '/') ? show_str(job, "name")
-                                                                               : "job",
-                 (long long)id);
+        snprintf(out, PATH_MAX, "./%s-%lld", name, (long long)id);
+    for (int n = 2; !given && n < 100 && get_check(out, job, false, NULL, &taken) < 0; n++)
+        snprintf(out, PATH_MAX, "./%s-%lld-%d", name, (long long)id, n);
 }
 
 /* Prints the plan before the job is submitted; this also measures devices that have no profile for this
@@ -127,7 +131,12 @@ int command_run(struct cli *cli, struct err *err)
     json_t *spec = given_spec(cli->words[0], err), *made = NULL, *job = NULL;
     char folder[PATH_MAX];
     int64_t id = 0;
-    int result = spec ? ensure_up(cli, err) : -1;
+    const char *out = cli_option(cli, "--out");
+    int result = spec ? 0 : -1;
+    if (result == 0 && out)
+        result = get_check(out, NULL, cli_option(cli, "--replace"), NULL, err);
+    if (result == 0)
+        result = ensure_up(cli, err);
     if (result == 0)
         result = upload_spec_files(cli, spec, err);
     if (result == 0 && !cli->json) {
@@ -143,7 +152,7 @@ int command_run(struct cli *cli, struct err *err)
         result = watch_job(cli, id, &job, err);
     if (result == 0 && strcmp(show_str(job, "state"), "succeeded") == 0) {
         out_folder(cli, job, id, folder);
-        result = get_job(cli, id, folder, err);
+        result = get_job(cli, job, folder, err);
         if (result == 0 && cli->json)
             result = show_json(job, err);
         else if (result == 0)

@@ -30,14 +30,22 @@ int command_remove(struct cli *cli, struct err *err)
 int command_storage(struct cli *cli, struct err *err)
 {
     char disk[32], left[32], database[32];
-    json_t *answer = NULL;
+    size_t index;
+    json_t *answer = NULL, *group;
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/storage") < 0)
         return -1;
-    int result = cli->json ? show_json(answer, err)
-                           : show_table(json_object_get(answer, "users"),
-                                        "USER:user:s JOBS-ENDED:jobs:n CHECKPOINTS:checkpoints_bytes:b "
-                                        "RESULTS:results_bytes:b UPLOADS:uploads_bytes:b",
-                                        err);
+    json_array_foreach (json_object_get(answer, "users"), index, group)
+        if (!cli->json && show_num(group, "kept_bytes_max", 0) == 0)
+            json_object_del(group, "kept_bytes_max"); /* any number */
+    int result = cli->json
+                     ? show_json(answer, err)
+                     : show_table(json_object_get(answer, "users"),
+                                  "USER:user:s JOBS-ENDED:jobs:n CHECKPOINTS:checkpoints_bytes:b "
+                                  "RESULTS:results_bytes:b UPLOADS:uploads_bytes:b MAY-KEEP:kept_bytes_max:b",
+                                  err);
+    json_array_foreach (result == 0 && !cli->json ? json_object_get(answer, "groups") : NULL, index, group)
+        printf("group %s: checkpoints and results go %s after a job has ended\n", show_str(group, "group"),
+               units_seconds(left, show_num(group, "retention_s", 0)));
     if (result == 0 && !cli->json)
         printf("%s of %s are free on the disk of these files; the database has %s\n",
                units_bytes(left, (uint64_t)show_num(answer, "free_bytes", 0)),

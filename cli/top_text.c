@@ -22,7 +22,7 @@ enum { TIME_BYTES = 32, HEADLINE_BYTES = 800 };
     "PLACE:place:n ID:id:n STATE:state:s OWNER:owner:s NAME:name:s DEVICES:devices:s STARTS:starts:s "       \
     "ENDS:ends:s WAITS:wait:s"
 
-/* Writes a time of the api in local time: "14:05" for today, else "Sat 28 Nov 09:00"; "" for no time. */
+/* Writes a time of the api in UTC: "14:05Z" for today, else "Sat 28 Nov 09:00Z"; "" for no time. */
 static const char *say_time(const char *text, char out[TIME_BYTES])
 {
     int64_t us;
@@ -32,10 +32,10 @@ static const char *say_time(const char *text, char out[TIME_BYTES])
     if (clock_rfc3339_parse(text, &us) < 0)
         return out;
     at = (time_t)(us / 1000000);
-    localtime_r(&at, &then);
-    localtime_r(&now, &today);
+    gmtime_r(&at, &then);
+    gmtime_r(&now, &today);
     bool is_today = then.tm_yday == today.tm_yday && then.tm_year == today.tm_year;
-    strftime(out, TIME_BYTES, is_today ? "%H:%M" : "%a %d %b %H:%M", &then);
+    strftime(out, TIME_BYTES, is_today ? "%H:%MZ" : "%a %d %b %H:%MZ", &then);
     return out;
 }
 

@@ -84,7 +84,7 @@ static void print_step(const struct view *view, FILE *out)
     if (steps_left > 0)
         units_seconds(left, view->step_s * steps_left);
     if (!view->skipped)
-        snprintf(norm, sizeof(norm), "norm %.3f", view->grad_norm);
+        snprintf(norm, sizeof(norm), view->grad_norm < 1e6 ? "norm %.3f" : "norm %.3g", view->grad_norm);
     fprintf(out, "step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1,
             view->steps, view->loss, norm, view->step_s > 0 ? view->step_tokens / view->step_s : 0,
             units_seconds(step, view->step_s), steps_left > 0 ? "left " : "the last", left);
@@ -182,8 +182,6 @@ static void on_state(struct view *view, const json_t *body)
     char text[1100];
     snprintf(text, sizeof(text), "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
     tell(view, "job ", text);
-    view->ended =
-        strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
 }
 
 static void on_event(struct view *view, const char *type, const json_t *body)
@@ -221,16 +219,15 @@ static int take_event(void *arg, const char *named, const json_t *event, struct 
     const json_t *body =
         json_is_object(json_object_get(event, "body")) ? json_object_get(event, "body") : event;
     const char *type = *show_str(event, "type") ? show_str(event, "type") : named;
-    int result = 0;
-    if (view->cli->json && !view->cli->quiet)
-        result = show_json(event, err);
+    if (strcmp(type, "end") == 0) { /* after the last event: a job that was resumed has ended before, too */
+        view->ended = true;
+        return err_set(err, ERR_CANCELLED, "the job has ended");
+    }
     if (!view->cli->json)
         on_event(view, type, body);
-    else if (strcmp(type, "state") == 0)
-        view->ended = state_is_last(show_str(body, "state"));
-    if (result == 0 && view->ended)
-        return err_set(err, ERR_CANCELLED, "the job has ended");
-    return result;
+    else if (!view->cli->quiet)
+        return show_json(event, err);
+    return 0;
 }
 
 /* Draws the view if it has changed and was not drawn within the last VIEW_DRAW_NS. */
@@ -392,7 +389,7 @@ int command_logs(struct cli *cli, struct err *err)
     int64_t id;
     json_t *job = NULL, *line;
     size_t index;
-    char path[96];
+    char path[96], at[24];
     if (client_job_id(cli->words[0], &id, err) < 0)
         return -1;
     if (cli_option(cli, "-f")) {
@@ -409,7 +406,7 @@ int command_logs(struct cli *cli, struct err *err)
         if (cli->json)
             result = result < 0 ? result : show_json(line, err);
         else
-            printf("%s  %s%s%s\n", show_str(line, "at"), show_str(line, "device"),
+            printf("%s  %s%s%s\n", clock_words(show_str(line, "at"), at), show_str(line, "device"),
                    *show_str(line, "device") ? ": " : "",
                    *show_str(line, "text") ? show_str(line, "text") : show_str(line, "line"));
     }

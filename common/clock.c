@@ -111,10 +111,19 @@ int clock_left_ms(uint64_t deadline_ns, int most_ms)
     return left < (uint64_t)most_ms ? (int)left : most_ms;
 }
 
-const char *clock_words(const char *rfc3339, char out[20])
+const char *clock_words(const char *rfc3339, char out[24])
 {
-    snprintf(out, 20, "%s", rfc3339);
-    if (strlen(out) == 19 && out[10] == 'T')
-        out[10] = ' ';
+    char utc[32];
+    int64_t us;
+    if (clock_rfc3339_parse(rfc3339, &us) == 0)
+        snprintf(out, 24, "%.10s %.8sZ", clock_rfc3339(us, utc), utc + 11);
+    else
+        snprintf(out, 24, "%s", rfc3339);
     return out;
+}
+
+const char *clock_words_us(int64_t wall_us, char out[24])
+{
+    char utc[32];
+    return clock_words(clock_rfc3339(wall_us, utc), out);
 }

@@ -21,8 +21,11 @@ int clock_rfc3339_parse(const char *text, int64_t *wall_us);
  * rounded up, 0 when it has passed, at most 'most_ms'. */
 int clock_left_ms(uint64_t deadline_ns, int most_ms);
 
-/* Writes an RFC 3339 time to the second, as people read it: "2026-01-31 08:00:00". Returns `out`; another
- * text is cut. */
-const char *clock_words(const char *rfc3339, char out[20]);
+/* Writes an RFC 3339 time to the second and in UTC, as people read it everywhere but on the page:
+ * "2026-01-31 08:00:00Z", which clock_rfc3339_parse() reads, too. Returns `out`; another text is cut.
+ * motley_words() of migrations/ is the same in SQL. */
+const char *clock_words(const char *rfc3339, char out[24]);
+/* The same of wall microseconds. */
+const char *clock_words_us(int64_t wall_us, char out[24]);
 
 #endif

@@ -37,6 +37,11 @@ int file_remove_tree(const char *path, struct err *err);
 int file_folder_begin(const char *dir, char *made, size_t size, struct err *err);
 int file_folder_end(const char *made, const char *dir, struct err *err);
 
+/* Bytes that must be free on the disk of a server or an agent: below that `motley up` starts nothing and
+ * doctor, status and why warn. PostgreSQL refuses every change when its disk is full, and a start needs some
+ * 100 MiB. */
+#define FILE_SPACE_MIN ((uint64_t)300 << 20)
+
 /* Formats a path such as "folder/name" into out[size]; ERR_TOO_BIG when it does not fit. */
 int file_path(char *out, size_t size, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

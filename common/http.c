@@ -70,9 +70,14 @@ static char *copy(const char *text)
     return !text ? NULL : strdup(text);
 }
 
-struct http *http_create(const struct http_options *options, struct err *err)
+void http_start(void)
 {
     pthread_once(&curl_once, curl_start);
+}
+
+struct http *http_create(const struct http_options *options, struct err *err)
+{
+    http_start();
     struct http *http = calloc(1, sizeof(*http));
     if (!http || !(http->curl = curl_easy_init())) {
         free(http);

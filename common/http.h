@@ -100,6 +100,8 @@ struct http_answer {
 };
 
 struct http *http_create(const struct http_options *options, struct err *err);
+/* Makes libcurl ready, once in a process; http_create() does it, too. */
+void http_start(void);
 void http_destroy(struct http *http);
 
 /* Performs a request. Returns 0 for status < 400 (redirects are not followed and count as errors, unless

@@ -40,13 +40,33 @@ static bool host_read(const char *text, size_t size, const char *also, char host
     return true;
 }
 
+/* Reads NAME@DOMAIN. */
+static int mailbox_read(const char *text, struct outside_url *url, struct err *err)
+{
+    const char *at = strrchr(text, '@');
+    const size_t name = at ? (size_t)(at - text) : 0;
+    bool good =
+        name >= 1 && name <= 64 && text[0] != '-' && host_read(at + 1, strlen(at + 1), ".-", url->host);
+    for (size_t i = 0; i < name; i++)
+        good = good && (isalnum((unsigned char)text[i]) || strchr(".-_+", text[i])) && (text[i] & 0x80) == 0;
+    if (!good)
+        return err_set(err, ERR_INVALID, "mailto:%.80s is no mailbox such as mailto:ada@lab.example", text);
+    url->mail = true;
+    snprintf(url->origin, sizeof(url->origin), "mail to %s", url->host);
+    snprintf(url->path, sizeof(url->path), "%.*s@%s", (int)name, text, url->host);
+    return 0;
+}
+
 int outside_url_read(const char *text, struct outside_url *url, struct err *err)
 {
     *url = (struct outside_url){.tls = strncmp(text, "https://", 8) == 0};
     if (strlen(text) >= OUTSIDE_URL_BYTES)
         return err_set(err, ERR_INVALID, "an address has at most %d bytes", OUTSIDE_URL_BYTES - 1);
+    if (strncmp(text, "mailto:", 7) == 0)
+        return mailbox_read(text + 7, url, err);
     if (!url->tls && strncmp(text, "http://", 7) != 0)
-        return err_set(err, ERR_INVALID, "\"%.80s\" does not begin with https:// or http://", text);
+        return err_set(err, ERR_INVALID,
+                       "\"%.80s\" does not begin with https:// or http://, nor with mailto:", text);
     for (const char *c = text; *c; c++)
         if (*c <= ' ' || *c > '~' || strchr("#\\\"<>^`{|}", *c))
             return err_set(err, ERR_INVALID, "\"%.80s\" has a character that no address has, or a fragment",

@@ -13,15 +13,17 @@
 enum { OUTSIDE_URL_BYTES = 1001, OUTSIDE_HOST_BYTES = 254 }; /* each with the NUL */
 
 struct outside_url {
+    bool mail;                     /* mailto:, whose host is the mailbox's domain */
     bool tls;                      /* https:// */
     char host[OUTSIDE_HOST_BYTES]; /* in lower case; of an IPv6 address without brackets */
     uint16_t port;
     char origin[OUTSIDE_HOST_BYTES + 24]; /* "https://host:port" */
-    char path[OUTSIDE_URL_BYTES + 1];     /* from "/" on, with the query */
+    char path[OUTSIDE_URL_BYTES + 1];     /* from "/" on, with the query; of mailto: the mailbox */
 };
 
-/* Reads an https:// or http:// address. Letters, digits, dots and hyphens make a host, or brackets an IPv6
- * address; names of users, fragments, spaces and what is not ASCII are refused. ERR_INVALID says why. */
+/* Reads an https://, http:// or mailto: address; the latter has one mailbox, NAME@DOMAIN. Letters, digits,
+ * dots and hyphens make a host, or brackets an IPv6 address; names of users, fragments, spaces and what is
+ * not ASCII are refused. ERR_INVALID says why. */
 int outside_url_read(const char *text, struct outside_url *url, struct err *err);
 
 /* Whether everybody reaches this address: one of IPv4 or IPv6 that the registries of IANA (special-purpose

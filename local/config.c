@@ -81,7 +81,7 @@ static const struct doc device_doc = DOC(given_device, device_fields);
 #define AGENT_GRACE_S 5
 
 struct local_agent {
-    char name[LOCAL_NAME_BYTES], address[256];
+    char name[LOCAL_NAME_BYTES], address[256], listen[256], ports[12];
     json_t *devices, *exclude;
     int cards, sandbox; /* cards: -1: not given */
     double throttle_window_s, grace_s;
@@ -127,6 +127,8 @@ static const struct doc_field agent_fields[] = {
     DOC_CHOICE("sandbox", local_agent, sandbox, JR_OPTIONAL, 0, sandboxes, ""),
     DOC_JSON("exclude", local_agent, exclude, JR_OPTIONAL, "", .flags = DOC_ARRAY, .max = LOCAL_DEVICES_MAX),
     DOC_CHARS("address", local_agent, address, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
+    DOC_CHARS("listen", local_agent, listen, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
+    DOC_CHARS("ports", local_agent, ports, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
     DOC_NUM("throttle_window", local_agent, throttle_window_s, JR_OPTIONAL, 0, 1, 3600, "",
             .flags = DOC_SECONDS | DOC_SPARSE),
     DOC_NUM("grace", local_agent, grace_s, JR_OPTIONAL, AGENT_GRACE_S, 1, 3600, "", .flags = DOC_SECONDS),
@@ -247,6 +249,7 @@ static const struct doc_field config_fields[] = {
     PASSED("sharing", sharing, DOC_OBJECT),
     PASSED("hub", hub, DOC_OBJECT),
     PASSED("notify", notify, DOC_OBJECT),
+    PASSED("proxies", proxies, DOC_ARRAY, .max = LOCAL_AGENTS_MAX),
 };
 static const struct doc config_doc = DOC(local_config, config_fields, .check = config_check);
 

@@ -15,9 +15,6 @@
 #include "local/state.h"
 
 enum { PEM_BYTES_MAX = 65536, RESTARTS_MANY = 3, DAYS_LEFT_MIN = 30, DAY_S = 86400 };
-/* PostgreSQL refuses every change when its disk is full; a checkpoint of a large model may take as much at
- * once. */
-static const uint64_t space_bytes_min = (uint64_t)1 << 30;
 
 static void services_look(const char *home, json_t *faults)
 {
@@ -57,7 +54,7 @@ static void certificate_look(const char *home, const char *name, const char *cur
         tls_certificate_read(buf_str(&text), identity, &issued_s, &ends_s, &err) < 0)
         fault_add(faults, "the certificate %s/ca/%s.crt cannot be used: %s", home, name, err.text);
     else if (ends_s - clock_wall_us() / 1000000 < (int64_t)DAYS_LEFT_MIN * DAY_S)
-        fault_add(faults, "the certificate %s ends at %s: %s", path, clock_rfc3339(ends_s * 1000000, ends),
+        fault_add(faults, "the certificate %s ends at %s: %s", path, clock_words_us(ends_s * 1000000, ends),
                   cure);
     buf_fini(&text);
 }
@@ -76,7 +73,7 @@ json_t *local_doctor(const char *home_given, struct err *err)
     }
     if (home_limits(&why) < 0)
         fault_add(faults, "%s", why.text);
-    if (home_space(home, space_bytes_min, &why) < 0)
+    if (home_space(home, &why) < 0)
         fault_add(faults, "%s: motley df says who has what, motley rm removes jobs that have ended",
                   why.text);
     if (postgres_find(home, &postgres, &why) < 0)

@@ -346,17 +346,17 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
     return file_write_atomic(path, text, strlen(text), 0600, err);
 }
 
-int home_space(const char *home, uint64_t bytes_min, struct err *err)
+int home_space(const char *home, struct err *err)
 {
     struct statvfs info;
     if (statvfs(home, &info) < 0)
         return err_errno(err, ERR_IO, errno, "could not look at the disk of \"%s\"", home);
     const uint64_t free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
-    if (free_bytes < bytes_min) {
+    if (free_bytes < FILE_SPACE_MIN) {
         char has[32];
         char needs[32];
         return err_set(err, ERR_IO, "the disk of \"%s\" has %s free; at least %s are needed", home,
-                       units_bytes(has, free_bytes), units_bytes(needs, bytes_min));
+                       units_bytes(has, free_bytes), units_bytes(needs, FILE_SPACE_MIN));
     }
     return 0;
 }

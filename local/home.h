@@ -41,7 +41,7 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
  * PostgreSQL or our own processes cannot work: ERR_IO with the limit, its value and what is needed. */
 int home_limits(struct err *err);
 
-/* Refuses to start on a nearly full disk: ERR_IO with the free and the required bytes. */
-int home_space(const char *home, uint64_t bytes_min, struct err *err);
+/* Fails on a disk with less than FILE_SPACE_MIN free: ERR_IO with the free and the required bytes. */
+int home_space(const char *home, struct err *err);
 
 #endif

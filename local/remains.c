@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,17 +24,27 @@ static bool is_ours(const char *program, const char *wanted)
            strcmp(program, "redis-server") == 0;
 }
 
-/* Looks for the home inside arguments, since Redis changes its title to "redis-server
- * unix:/HOME/run/redis.sock". */
-static bool names_home(const struct remains_process *process, const char *home)
+static bool is_below(const char *path, const char *home)
 {
     const size_t size = strlen(home);
-    for (const char *word = process->command; *word != '\0'; word += strlen(word) + 1) {
-        const char *at = strstr(word, home);
-        if (at && (at[size] == '\0' || at[size] == '/'))
+    return path && strncmp(path, home, size) == 0 && (path[size] == '\0' || path[size] == '/');
+}
+
+/* Looks for the home inside arguments, since Redis changes its title to "redis-server
+ * unix:/HOME/run/redis.sock", and at the folder in which it runs, HOME/redis, since with a port its title is
+ * "redis-server 0.0.0.0:6380". */
+static bool names_home(const struct remains_process *process, const char *home)
+{
+    char link[64], folder[PATH_MAX];
+    for (const char *word = process->command; *word != '\0'; word += strlen(word) + 1)
+        if (is_below(strstr(word, home), home))
             return true;
-    }
-    return false;
+    if (strcmp(process->program, "redis-server") != 0)
+        return false;
+    snprintf(link, sizeof(link), "/proc/%d/cwd", (int)process->pid);
+    const ssize_t length = readlink(link, folder, sizeof(folder) - 1);
+    folder[length > 0 ? length : 0] = '\0';
+    return is_below(folder, home);
 }
 
 static bool process_read(pid_t pid, struct remains_process *process)

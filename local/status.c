@@ -76,8 +76,7 @@ bool local_is_up(const char *home)
 
 int local_disk(const char *home, struct err *err)
 {
-    enum { FREE_BYTES_MIN = 32 << 20 }; /* two of the database's log files of 16 MiB each */
-    return local_is_up(home) ? home_space(home, FREE_BYTES_MIN, err) : 0;
+    return local_is_up(home) ? home_space(home, err) : 0;
 }
 
 /* Whether the file "EPOCH PID" names this process. */

@@ -36,7 +36,6 @@ enum {
     NEWER_STATUS = 5 /* exit status of a service that finds the database of a newer release */
 };
 #define TRIED_US 20000000 /* how long a start waits for the trials of its agents' devices */
-static const uint64_t space_bytes_min = (uint64_t)300 << 20;
 
 struct coming_up {
     const struct local_up_options *options;
@@ -161,8 +160,7 @@ static int prepare(struct coming_up *u)
     struct postgres_place postgres;
     if (u->config.tls)
         snprintf(u->access.ca, sizeof(u->access.ca), "%s/ca/ca.crt", u->home);
-    if (home_limits(u->err) < 0 || home_make(u->home, u->err) < 0 ||
-        home_space(u->home, space_bytes_min, u->err) < 0 ||
+    if (home_limits(u->err) < 0 || home_make(u->home, u->err) < 0 || home_space(u->home, u->err) < 0 ||
         home_secret(u->home, "admin.token", u->access.token, u->err) < 0 ||
         home_secret(u->home, "home.id", identity, u->err) < 0 ||
         home_certificates(u->home, u->config.advertise, u->err) < 0 ||

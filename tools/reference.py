@@ -147,13 +147,6 @@ def command_block(command):
     return text
 
 
-def index_block(programs):
-    rows = []
-    for _, names in programs.groups:
-        rows += [(f"[`{programs.commands[n]['usage'].split(' | ')[0]}`](reference/commands.md#{n})", programs.commands[n]["about"]) for n in names]
-    return table(("command", "what"), rows)
-
-
 RUNS = {"real": "yes", "emulated": "not yet: emulated", "planned only": "no: planned only"}
 
 
@@ -340,7 +333,7 @@ def all_files(programs):
     files = {"docs/reference/job.md": job_page(programs), "docs/reference/hardware.md": hardware_page(programs), "docs/reference/http.md": http_page()}
     made = {f"command {name}": command_block(command) for name, command in programs.commands.items()}
     made |= {"api": key_table(programs.schemas["api"]), "scheduler": key_table(programs.schemas["scheduler"]),
-             "agent": f"```text\n{agent_file()}\n```\n", "commands": index_block(programs),
+             "agent": f"```text\n{agent_file()}\n```\n",
              "what fits with qlora": memory_table(programs, "qlora"), "what fits with lora": memory_table(programs, "lora")}
     for path in ("docs/reference/commands.md", "docs/reference/files.md", "docs/INTERFACES.md", "docs/how-to/what-fits.md"):
         files[path] = blocks_of(path, made)

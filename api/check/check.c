@@ -125,6 +125,8 @@ static int check_model(struct spec_check *check, struct err *err)
     if (model_config_parse(json_object_get(check->model, "config"), &config, err) < 0 ||
         model_config_runnable(&config, err) < 0)
         return err_wrap(err, "model");
+    if (!model_config_doubt(&config, check->model_doubt))
+        *check->model_doubt = '\0';
     if (spec_check_model(&check->spec, &config, err) < 0)
         return -1;
     if (!check->spec.array)
@@ -358,6 +360,8 @@ static json_t *warnings_of(const struct spec_check *check, int64_t steps)
     warn_of_rows("data.eval", &check->eval, warnings);
     if (spec_warmup_doubt(&check->spec.train, (uint64_t)steps, text))
         json_array_append_new(warnings, json_string(text));
+    if (*check->model_doubt)
+        json_array_append_new(warnings, json_string(check->model_doubt));
     return warnings;
 }
 

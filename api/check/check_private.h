@@ -6,6 +6,7 @@
 #include "api/check/check.h"
 #include "api/request/dataset.h"
 #include "api/request/wait.h"
+#include "model/shape/config.h"
 
 #include <sys/queue.h>
 
@@ -43,6 +44,7 @@ struct spec_check {
     struct job_spec spec;
     json_t *spec_json;               /* the specification with every default filled in */
     json_t *model;                   /* as store_model_get answers */
+    char model_doubt[MODEL_DOUBT_BYTES];
     json_t *adapter;                 /* {file name: sha256} */
     char fetch[CHECKED_FETCH_BYTES]; /* as in struct checked */
     struct dataset train, eval;

@@ -57,10 +57,13 @@ static json_t *devices_json(const struct spec_check *check)
         if (check->depth != CHECK_SUBMIT)
             as_it_is_now(json_object_get(device, "health"), told);
         json_array_foreach (check->profiles, at, row) {
-            json_t *speed = json_object_get(row, "speed");
-            if (json_number_value(speed) > 0 &&
-                json_equal(json_object_get(row, "device"), json_object_get(device, "name")))
+            json_t *speed = json_object_get(row, "speed"), *taught = json_object_get(row, "taught");
+            if (!json_equal(json_object_get(row, "device"), json_object_get(device, "name")))
+                continue;
+            if (json_number_value(speed) > 0)
                 json_object_set(told, "speed", speed);
+            if (json_is_array(taught))
+                json_object_set(told, "taught", taught);
         }
         json_array_append_new(list, told);
     }
@@ -218,19 +221,28 @@ static int plan_work(void *arg, struct err *err)
 
 /* ---- the devices and their measurements ---- */
 
-/* Checks that every name of 'names' is a device that is or was in the cluster. */
+/* Checks that every name of 'names' is a device that is or was in the cluster. wanted: a plan is to use them,
+ * and so one that it may not use now is refused. */
 static int names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
-                       struct err *err)
+                       bool wanted, struct err *err)
 {
     for (uint32_t i = 0; i < names->count; i++) {
         size_t index;
         json_t *device;
-        bool found = false;
+        const char *state = NULL;
         json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
             const char *name = json_string_value(json_object_get(device, "name"));
-            found |= name && strcmp(name, names->names[i]) == 0;
+            if (name && strcmp(name, names->names[i]) == 0)
+                state = json_text_of(device, "state");
         }
-        if (!found)
+        if (state && wanted && check->depth != CHECK_SUBMIT &&
+            (strcmp(state, "gone") == 0 || !state_is_usable(check, state)))
+            return err_set(
+                err, ERR_INVALID,
+                "placement.%s: %s is %s, and a plan is for the devices that can be used now; a job "
+                "that is submitted waits for it",
+                what, names->names[i], state);
+        if (!state)
             return err_set(err, ERR_INVALID,
                            "placement.%s: there is no device \"%s\" among the %zu of this cluster", what,
                            names->names[i], json_array_size(json_object_get(check->cluster, "devices")));
@@ -287,8 +299,8 @@ static int cluster_read(struct spec_check *check, struct err *err)
     json_decref(check->cluster);
     check->cluster = cluster.doc;
     /* The names of CHECK_GATHER may be devices of another cluster. */
-    if (check->depth != CHECK_GATHER && (names_known(check, "devices", &placement->devices, err) < 0 ||
-                                         names_known(check, "exclude", &placement->exclude, err) < 0))
+    if (check->depth != CHECK_GATHER && (names_known(check, "devices", &placement->devices, true, err) < 0 ||
+                                         names_known(check, "exclude", &placement->exclude, false, err) < 0))
         return -1;
     if (wait_end(&profiles,
                  store_profile_plan(store, &check->principal, check->profile_key, wait_doc, &profiles, err),

@@ -8,6 +8,9 @@
 
 enum { ADDRESS_BYTES = 16 };
 
+/* Reads a numeric address, IPv4 mapped into IPv6. */
+bool address_parse(const char *text, uint8_t address[ADDRESS_BYTES]);
+
 /* Computes the key by which limits count an address: an IPv4 address (mapped into IPv6) as it is; of an IPv6
  * address the first 64 bits, since one host can choose any address within its /64. */
 void address_key(const uint8_t address[ADDRESS_BYTES], uint8_t key[ADDRESS_BYTES]);

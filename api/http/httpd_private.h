@@ -42,6 +42,8 @@ struct httpd_request {
     struct httpd_head head;
     char *text; /* the text that head points into */
     char id[HTTPD_ID_BYTES];
+    uint8_t address[ADDRESS_BYTES]; /* the client's */
+    bool is_tls;                    /* whether the client's request came by TLS */
     void *data;
     void (*release)(void *data);
     /* from here on: the request's body */
@@ -85,6 +87,10 @@ struct httpd_server {
 void httpd_request_finish(struct httpd_request *request);
 /* Frees the request and calls the handler's release; the request must no longer belong to a connection. */
 void httpd_request_free(struct httpd_request *request);
+/* Whether the address is one of limits.proxies. */
+bool httpd_is_proxy(const struct httpd_limits *limits, const uint8_t address[ADDRESS_BYTES]);
+/* Sets the request's `address` and `is_tls`, of a proxy's by its head. */
+void httpd_forwarded_read(struct httpd_request *request);
 /* Advances the connection as far as the received bytes allow. */
 void httpd_conn_process(struct httpd_conn *conn);
 /* Ends the connection; its request, if any, learns that the client has gone. */

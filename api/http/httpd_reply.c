@@ -35,9 +35,7 @@ void *httpd_request_data(const struct httpd_request *request)
 
 void httpd_request_address(const struct httpd_request *request, uint8_t address[16])
 {
-    memset(address, 0, 16);
-    if (request->conn)
-        memcpy(address, request->conn->address, 16);
+    memcpy(address, request->address, 16);
 }
 
 void httpd_request_set_id(struct httpd_request *request, const char *id)
@@ -62,7 +60,7 @@ bool httpd_gone(const struct httpd_request *request)
 
 bool httpd_request_is_tls(const struct httpd_request *request)
 {
-    return request->server->tls != NULL;
+    return request->is_tls;
 }
 
 static const char *reason(int status)

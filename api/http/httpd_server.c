@@ -396,6 +396,7 @@ static bool head_read(struct httpd_conn *conn)
     httpd_conn_deadline(conn, 0);
     const char *why = "the head is longer than 32768 bytes";
     int status = too_long ? 431 : httpd_head_parse(request->text, (size_t)end.pos + 4, &request->head, &why);
+    httpd_forwarded_read(request);
     if (status) {
         request->close_after = true;
         request->head.keep_alive = false;
@@ -613,8 +614,10 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     struct httpd_server *server = arg;
     uint8_t from[ADDRESS_BYTES] = {0};
     address_read(address, from);
+    const int most = httpd_is_proxy(&server->limits, from) ? server->limits.connections_max
+                                                           : server->limits.connections_per_address_max;
     if (server->conn_count >= server->limits.connections_max || server->stopping ||
-        !address_take(&server->addresses, from, server->limits.connections_per_address_max)) {
+        !address_take(&server->addresses, from, most)) {
         server->refused++;
         close(fd);
         return;

@@ -58,6 +58,8 @@ struct httpd_sink {
     void (*gone)(struct httpd_request *request, void *arg);
 };
 
+enum { HTTPD_PROXIES_MAX = 16 };
+
 struct httpd_limits {
     int connections_max; /* further connections are closed at once */
     /* connections of one address (api/http/address.h); further ones are closed at once */
@@ -70,6 +72,10 @@ struct httpd_limits {
     uint64_t bytes_per_second_min;
     /* bytes of a streamed answer that the client may leave unread; with more the stream is cut off */
     size_t pending_bytes_max;
+    /* Reverse proxies, which may open any number of connections: what they say in X-Forwarded-For and
+     * X-Forwarded-Proto of a request is taken for its client's address, and for whether that came by TLS. */
+    unsigned proxy_count;
+    uint8_t proxies[HTTPD_PROXIES_MAX][16];
 };
 
 /* Listens on 'host':'port' (port 0: any free one). 'tls' is borrowed until destroy; NULL means plain HTTP.
@@ -104,7 +110,7 @@ void *httpd_request_data(const struct httpd_request *request);
 enum { HTTPD_ID_BYTES = 65 };
 void httpd_request_set_id(struct httpd_request *request, const char *id);
 const char *httpd_request_id(const struct httpd_request *request);
-/* Writes the client's address: IPv6, or IPv4 mapped into it; zeros when the client has gone. */
+/* Writes the client's address: IPv6, or IPv4 mapped into it. */
 void httpd_request_address(const struct httpd_request *request, uint8_t address[16]);
 /* Closes the connection after this request's answer. Call it before the answer begins. */
 void httpd_close_after(struct httpd_request *request);

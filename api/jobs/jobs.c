@@ -188,8 +188,7 @@ static json_t *take_changes(struct call *call, struct err *err)
     call_reader(call, &reader, err);
     const bool given = jr_i64(&reader, "priority", JR_OPTIONAL, -100, 100, &priority) > 0;
     jr_u32(&reader, "at_most", JR_OPTIONAL, 1, SPEC_ARRAY_MAX, &at_most);
-    if (jr_str(&reader, "begin", JR_OPTIONAL, 1, 64, &begin) > 0 && clock_rfc3339_parse(begin, &begin_us) < 0)
-        jr_fail(&reader, "begin", "must be a time such as 2026-01-31T08:00:00Z");
+    call_take_time(&reader, "begin", &begin, &begin_us);
     if (json_is_null(json_object_get(call->body, "priority")))
         jr_fail(&reader, "priority", "must be a whole number from -100 to 100");
     if (jr_finish(&reader) < 0 || (given && access_priority(&call->principal, (int32_t)priority, err) < 0))

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/jobs/notice_mail.h"
 #include "api/request/route.h"
 #include "common/digest.h"
 #include "common/http.h"
@@ -79,9 +80,17 @@ static bool is_stopped(const void *arg)
     return atomic_load(&notice->all->stopped);
 }
 
-static void notice_send(struct pool_task *task)
+static void notice_mail(struct notice *notice)
 {
-    struct notice *notice = (struct notice *)task;
+    const struct api_config *config = notice->all->app->config;
+    if (notice_mail_send(config, notice->row, notice->url.path, is_stopped, notice, &notice->why) == 0)
+        notice->end = STORE_NOTICE_DELIVERED;
+    else if (notice->why.code != ERR_INVALID && notice->why.code != ERR_DENIED)
+        notice->end = STORE_NOTICE_FAILED;
+}
+
+static void notice_post(struct notice *notice)
+{
     struct http_answer answer = {0};
     char number[64];
     const char *body = json_text_of(notice->row, "body"), *ca = notice->all->app->config->notify_ca;
@@ -118,6 +127,15 @@ static void notice_send(struct pool_task *task)
                                                                          : STORE_NOTICE_FAILED;
     if (rc < 0 && answer.status > 0)
         err_set(&notice->why, ERR_PEER, "%s answered with status %d", notice->url.origin, answer.status);
+}
+
+static void notice_send(struct pool_task *task)
+{
+    struct notice *notice = (struct notice *)task;
+    if (notice->url.mail)
+        notice_mail(notice);
+    else
+        notice_post(notice);
 }
 
 /* ---- what is due ---- */

@@ -40,7 +40,7 @@ static json_t *change_words(const json_t *change)
     const char *of = json_string_value(json_object_get(change, "of"));
     const char *ends = json_string_value(json_object_get(change, "ends"));
     const char *limit = json_string_value(json_object_get(change, "limit"));
-    char at[20];
+    char at[24];
     int64_t ends_us;
     const bool past = ends && clock_rfc3339_parse(ends, &ends_us) == 0 && ends_us <= clock_wall_us();
     if (!kind)
@@ -131,7 +131,7 @@ static json_t *state_words(const json_t *doc)
     const long long step = json_integer_value(json_object_get(doc, "step"));
     const long long steps = json_integer_value(json_object_get(doc, "steps"));
     const char *limit = json_string_value(json_object_get(run, "limit_at"));
-    char when[20], end[32], rfc3339[32];
+    char when[24], end[32];
     const double left_s = fmin((double)(steps - step) * step_s, 1e9);
     int64_t limit_us, ends_us = clock_wall_us() + (int64_t)(left_s * 1e6);
     if (strcmp(state, "stopping") == 0)
@@ -147,10 +147,9 @@ static json_t *state_words(const json_t *doc)
         return json_sprintf("since %s, %lld of %lld steps are done; its limits.time is used up at %s, and it "
                             "ends then, with a checkpoint (motley extend gives it more)",
                             when, step, steps, clock_words(limit, end));
-    clock_rfc3339(ends_us, rfc3339);
     return json_sprintf("since %s, %lld of %lld steps are done%s%s", when, step, steps,
                         step_s > 0 ? ", predicted to end at " : "",
-                        step_s > 0 ? clock_words(rfc3339, end) : "");
+                        step_s > 0 ? clock_words_us(ends_us, end) : "");
 }
 
 static json_t *words_of(const json_t *doc)

@@ -1,10 +1,10 @@
-/* Enrolment turns a join token, which can be used once, into a certificate, a Redis user, a seal key and a
+/* Enrolment turns a join token into a certificate, a Redis user, a seal key and a
  * bearer token for one node. Renewal turns a node's bearer token and its key into a new certificate.
  *
  * The order of enrolment: first the join token is checked, before anything else is done for the caller, and
  * then the request; then the certificate is made; then one statement uses up the token and makes the node, so
- * of two callers with one token exactly one succeeds. The scheduler makes the Redis user from the node's row,
- * and again whenever Redis has lost it.
+ * of two callers with a token for one machine exactly one succeeds. The scheduler makes the Redis user from
+ * the node's row, and again whenever Redis has lost it.
  */
 #include "api/request/route.h"
 #include "api/request/wait.h"
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600 };
+enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600, JOIN_SECONDS_MAX = 90 * 86400, JOIN_USES_MAX = 1000 };
 
 struct enrolment {
     const struct api_config *config;
@@ -291,16 +291,17 @@ static int make_join_token(struct call *call, char text[TLS_JOIN_TOKEN_SIZE], ui
     return rc;
 }
 
-/* Reads {"expires_in"?, "node"?, "replace"?}. The texts are borrowed from the body. */
+/* Reads {"expires_in"?, "node"?, "replace"?, "uses"?}. The texts are borrowed from the body. */
 static int take_join_token(struct call *call, struct store_join_token *token, struct err *err)
 {
     struct json_reader reader;
     double seconds = JOIN_SECONDS;
     if (call->body) {
         call_reader(call, &reader, err);
-        jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 86400, &seconds);
+        jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, JOIN_SECONDS_MAX, &seconds);
         jr_str(&reader, "node", JR_OPTIONAL, 1, 64, &token->node);
         jr_bool(&reader, "replace", JR_OPTIONAL, &token->replace);
+        jr_u32(&reader, "uses", JR_OPTIONAL, 1, JOIN_USES_MAX, &token->uses);
         if (jr_finish(&reader) < 0)
             return -1;
     }
@@ -318,7 +319,7 @@ void join_tokens_post(struct call *call)
     struct err err = {0};
     uint8_t hash[32];
     char text[TLS_JOIN_TOKEN_SIZE], expires[32];
-    struct store_join_token token = {.hash = hash};
+    struct store_join_token token = {.hash = hash, .uses = 1};
     if (!has_ca(call))
         return;
     if (take_join_token(call, &token, &err) < 0)
@@ -333,4 +334,12 @@ void join_tokens_post(struct call *call)
         call_json(call, 201,
                   json_pack("{s:s, s:s}", "token", text, "expires", clock_rfc3339(token.expires_us, expires)),
                   fields);
+}
+
+void join_tokens_revoke(struct call *call)
+{
+    struct err err = {0};
+    if (store_join_tokens_revoke(call->app->store, &call->principal, call_query(call, "node"),
+                                 call_answer_doc, call, &err) < 0)
+        call_refuse(call, &err);
 }

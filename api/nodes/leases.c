@@ -32,9 +32,7 @@ void leases_post(struct call *call)
     jr_str(&reader, "note", JR_OPTIONAL, 0, 500, &lease.note);
     jr_choice(&reader, "kind", JR_OPTIONAL, kinds, &kind);
     jr_i64(&reader, "seconds", JR_REQUIRED, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX, &lease.seconds);
-    if (jr_str(&reader, "begins", JR_OPTIONAL, 1, 64, &lease.begins) > 0 &&
-        clock_rfc3339_parse(lease.begins, &begins_us) < 0)
-        jr_fail(&reader, "begins", "must be a time such as 2026-01-31T08:00:00Z");
+    call_take_time(&reader, "begins", &lease.begins, &begins_us);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;

@@ -52,9 +52,7 @@ static void drain_devices(struct call *call, bool drained)
     if (call->body && drained) {
         jr_bool(&reader, "after_jobs", JR_OPTIONAL, &drain.after_jobs);
         jr_str(&reader, "reason", JR_OPTIONAL, 1, 500, &drain.why);
-        if (jr_str(&reader, "by", JR_OPTIONAL, 1, 64, &drain.by) > 0 &&
-            clock_rfc3339_parse(drain.by, &by_us) < 0)
-            jr_fail(&reader, "by", "must be a time such as 2026-01-31T08:00:00Z");
+        call_take_time(&reader, "by", &drain.by, &by_us);
         if (drain.by && drain.after_jobs)
             jr_fail(&reader, "by", "either by or after_jobs");
     }

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { MEMBERS_MAX = 500, AUDIT_PAGE_DEFAULT = 50 };
+enum { MEMBERS_MAX = 500, AUDIT_PAGE_DEFAULT = 50, RETENTION_SECONDS_MAX = 3650 * 86400 };
 
 void users_list(struct call *call)
 {
@@ -37,9 +37,11 @@ static void limits_check(struct json_reader *reader)
     static const char *const counts[] = {"devices_max", "running_max", "queued_max"};
     uint32_t count;
     double seconds;
+    int64_t bytes;
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         jr_u32(reader, counts[i], JR_OPTIONAL, 0, 1000000, &count);
     jr_f64(reader, "month_seconds_max", JR_OPTIONAL, 0, 1e12, &seconds);
+    jr_i64(reader, "kept_bytes_max", JR_OPTIONAL, 0, (int64_t)1 << 50, &bytes);
 }
 
 /* Refuses a body that has errors or changes nothing. Returns -1 if it was refused. */
@@ -134,6 +136,7 @@ void groups_patch(struct call *call)
     jr_f64(&reader, "time_limit_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
     jr_f64(&reader, "slice_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
     jr_f64(&reader, "lease_limit_s", JR_OPTIONAL, 0, LEASE_SECONDS_MAX, &seconds);
+    jr_f64(&reader, "retention_s", JR_OPTIONAL, 0, RETENTION_SECONDS_MAX, &seconds);
     limits_check(&reader);
     if (changes_check(call, &reader) == 0 &&
         store_group_set(call->app->store, &call->principal, call->params[0], call->body, rights_changed, call,

@@ -104,8 +104,9 @@ void tokens_post(struct call *call)
     take_scopes(&reader, &made->scopes);
     call_plain(&reader, "user", user);
     call_plain(&reader, "note", note);
-    if (strchr(user, '/') && strcmp(user, call->principal.name) != 0)
-        jr_fail(&reader, "user", "\"%.80s\" holds a '/'", user);
+    const char *wrong = strpbrk(user, "/ ");
+    if (wrong && strcmp(user, call->principal.name) != 0)
+        jr_fail(&reader, "user", "\"%.80s\" holds a '%c'", user, *wrong);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;

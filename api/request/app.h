@@ -129,6 +129,9 @@ int call_query_i64(const struct call *call, const char *name, int64_t min, int64
 /* Reads a query parameter that is an RFC 3339 time or a date; *wall_us stays as it is when it is missing.
  * Returns -1 with the error, as call_query_i64 does. */
 int call_query_time(const struct call *call, const char *name, int64_t *wall_us, struct err *err);
+/* Reads an optional member as a time to come; one that is past by more than a minute (clocks differ) is
+ * refused. Returns as jr_str does. */
+int call_take_time(struct json_reader *reader, const char *key, const char **text, int64_t *wall_us);
 /* Reads path parameter 'index' as an id (1..2^63-1). Returns -1 when the call was answered with 404. */
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
 /* Writes the client's address as text; an IPv4 address without its IPv6 prefix. */

@@ -54,6 +54,19 @@ int call_query_time(const struct call *call, const char *name, int64_t *wall_us,
                    name, text);
 }
 
+int call_take_time(struct json_reader *reader, const char *key, const char **text, int64_t *wall_us)
+{
+    char past[24], now[24];
+    const int64_t now_us = clock_wall_us();
+    const int got = jr_str(reader, key, JR_OPTIONAL, 1, 64, text);
+    if (got > 0 && clock_rfc3339_parse(*text, wall_us) < 0)
+        return jr_fail(reader, key, "must be a time such as 2026-01-31T08:00:00Z");
+    if (got > 0 && *wall_us < now_us - 60000000)
+        return jr_fail(reader, key, "%s is past: it is %s now", clock_words(*text, past),
+                       clock_words_us(now_us, now));
+    return got;
+}
+
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
 {
     const char *text = call->params[index];

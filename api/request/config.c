@@ -1,6 +1,8 @@
 /* Reads motley-api's configuration. */
 #include "api/request/config.h"
 
+#include "api/http/address.h"
+#include "api/http/httpd_server.h"
 #include "common/doc.h"
 #include "common/document.h"
 #include "common/file.h"
@@ -35,6 +37,21 @@ int api_config_may_fetch(const struct api_config *config, bool admin, struct err
                        : "this server fetches no models (hub.fetch in its configuration)");
 }
 
+static int may_mail(const struct api_config *config, const char *domain, struct err *err)
+{
+    size_t i;
+    json_t *entry;
+    if (!config->notify_mail)
+        return err_set(err, ERR_DENIED, "this server sends no mail (notify.mail in its configuration)");
+    json_array_foreach (config->mail.domains, i, entry)
+        if (strcmp(json_string_value(entry), domain) == 0)
+            return 0;
+    return err_set(err, ERR_DENIED,
+                   "%s is none of the domains that this server writes to (notify.mail.domains in its "
+                   "configuration)",
+                   domain);
+}
+
 int api_config_may_notify(const struct api_config *config, const struct outside_url *url, bool *inside,
                           struct err *err)
 {
@@ -49,6 +66,8 @@ int api_config_may_notify(const struct api_config *config, const struct outside_
             *inside = true;
     if (!config->notify)
         return err_set(err, ERR_DENIED, "this server tells nobody (notify in its configuration)");
+    if (url->mail)
+        return may_mail(config, url->host, err);
     if (!*inside && !config->notify_public)
         return err_set(err, ERR_DENIED,
                        "%s is none of the hosts that this server tells (notify.hosts in its "
@@ -61,18 +80,64 @@ int api_config_may_notify(const struct api_config *config, const struct outside_
     return 0;
 }
 
-/* Hosts are compared as outside_url_read() gives them. */
-static void hosts_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+/* Hosts and domains are compared as outside_url_read() gives them. */
+static void names_check(struct json_reader *reader, const struct doc_field *field, const json_t *names)
 {
-    const struct api_config *config = all;
     size_t i;
     json_t *entry;
-    json_array_foreach (config->notify_hosts, i, entry) {
+    json_array_foreach ((json_t *)(uintptr_t)names, i, entry) {
         const char *text = json_string_value(entry);
         if (!text || !*text || strlen(text) >= OUTSIDE_HOST_BYTES ||
             text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789.:-")] != '\0')
             jr_fail(reader, field->key, "[%zu] is no HOST or HOST:PORT in lower case", i);
     }
+}
+
+static void hosts_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    names_check(reader, field, ((const struct api_config *)all)->notify_hosts);
+}
+
+static void domains_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    names_check(reader, field, ((const struct api_config *)all)->mail.domains);
+}
+
+static void mail_from_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    const struct api_config *config = all;
+    char text[OUTSIDE_URL_BYTES];
+    struct outside_url url;
+    struct err why;
+    snprintf(text, sizeof(text), "mailto:%.900s", config->mail.from);
+    if (outside_url_read(text, &url, &why) < 0)
+        jr_fail(reader, field->key, "\"%s\" is no mailbox such as motley@lab.example", config->mail.from);
+}
+
+static void mail_server_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    struct api_config *config = all;
+    const bool tls = strncmp(config->mail.server, "smtps://", 8) == 0;
+    char text[OUTSIDE_URL_BYTES];
+    struct outside_url url;
+    struct err why;
+    snprintf(text, sizeof(text), "https://%.900s", config->mail.server + (tls ? 8 : 7));
+    if ((!tls && strncmp(config->mail.server, "smtp://", 7) != 0) || outside_url_read(text, &url, &why) < 0 ||
+        strcmp(url.path, "/") != 0)
+        jr_fail(reader, field->key, "\"%s\" is not smtp://HOST:PORT or smtps://HOST:PORT",
+                config->mail.server);
+    else
+        config->mail.local = api_config_is_loopback(url.host);
+}
+
+static void proxies_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    size_t i;
+    json_t *entry;
+    uint8_t address[ADDRESS_BYTES];
+    json_array_foreach (((const struct api_config *)all)->proxies, i, entry)
+        if (!json_is_string(entry) || !address_parse(json_string_value(entry), address))
+            jr_fail(reader, field->key, "[%zu] is no numeric address such as 10.0.0.5", i);
 }
 
 static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
@@ -123,7 +188,21 @@ static const struct doc_field hub_fields[] = {
 };
 static const struct doc hub_doc = DOC(api_config, hub_fields);
 
+static const struct doc_field mail_fields[] = {
+    TEXT("server", mail.server, JR_REQUIRED,
+         "smtp://HOST:PORT, with STARTTLS unless it is this machine, or smtps://", .rule = mail_server_rule),
+    TEXT("from", mail.from, JR_REQUIRED, "the mailbox that messages come from", .rule = mail_from_rule),
+    DOC_JSON("domains", api_config, mail.domains, JR_REQUIRED, "[DOMAIN]: mailboxes there may be written to",
+             .flags = DOC_ARRAY, .min = 1, .max = 1000, .rule = domains_rule),
+    TEXT("user", mail.user, JR_OPTIONAL, "whom the server knows; else it asks for nobody"),
+    TEXT("password_file", mail.password_file, JR_OPTIONAL, "the file with the password, in its first line"),
+    NUMBER("per_day", mail.per_day, 100, 1, 1000000, "messages in 24 hours about one person's jobs"),
+};
+static const struct doc mail_doc = DOC(api_config, mail_fields);
+
 static const struct doc_field notify_fields[] = {
+    DOC_WITHIN("mail", JR_OPTIONAL, &mail_doc, "mail to people of some domains; else none is sent",
+               DOC_GIVEN_IN(api_config, notify_mail)),
     DOC_FLAG("public", api_config, notify_public, JR_OPTIONAL, false, "whether any host outside may be told"),
     DOC_JSON("hosts", api_config, notify_hosts, JR_OPTIONAL,
              "[HOST or HOST:PORT]: these may be told also within the own network, and by http://",
@@ -169,6 +248,9 @@ static const struct doc_field config_fields[] = {
     TEXT("address_file", address_file, JR_OPTIONAL, "file to which HOST:PORT is written"),
     DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "without it the api answers HTTP, on loopback alone",
                DOC_GIVEN_IN(api_config, has_tls)),
+    DOC_JSON("proxies", api_config, proxies, JR_OPTIONAL,
+             "[ADDRESS] of reverse proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed",
+             .flags = DOC_ARRAY, .max = HTTPD_PROXIES_MAX, .rule = proxies_rule),
     TEXT("postgres", postgres, JR_REQUIRED, "a connection string of libpq"),
     NUMBER("connections", connections, 4, 1, 64, "to PostgreSQL"),
     NUMBER("start_seconds", start_seconds, 30, 0, 3600, "how long the start waits for the database"),

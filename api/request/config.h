@@ -38,6 +38,13 @@ struct api_config {
     bool notify_public;   /* all that everybody reaches */
     json_t *notify_hosts; /* ["HOST" or "HOST:PORT"], also within the cluster's own network; or NULL */
     char *notify_ca;      /* CAs' certificates, for these as for others; NULL: the system's */
+    bool notify_mail;     /* whether people may be told by mail; of this: */
+    struct {
+        char *server, *from, *user, *password_file; /* user, password_file: or NULL */
+        json_t *domains;                            /* [domain], of those that are written to */
+        uint32_t per_day;                           /* messages to be sent of one person's jobs */
+        bool local;                                 /* the server is this machine */
+    } mail;
     uint32_t unused_seconds;
     char *ca_cert, *ca_signer; /* NULL: no node can be enrolled */
     uint32_t threads;
@@ -48,6 +55,7 @@ struct api_config {
     } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max, user_bytes_max;
     uint32_t connections_max, connections_per_address_max;
+    json_t *proxies; /* [numeric address] of reverse proxies; or NULL */
     uint64_t bytes_per_second_min; /* api/http/httpd_server.h */
     uint32_t streams_per_user_max, idle_seconds_max;
     json_t *document; /* the whole file as it was read */
@@ -69,8 +77,8 @@ void api_config_destroy(struct api_config *config);
  * may, and what else to do. */
 int api_config_may_fetch(const struct api_config *config, bool admin, struct err *err);
 
-/* Whether this api may post to the address. *inside becomes whether it may do so within the cluster's own
- * network, too. ERR_DENIED says which key of the configuration would allow it. */
+/* Whether this api may post or write to the address. *inside becomes whether it may do so within the
+ * cluster's own network, too. ERR_DENIED says which key of the configuration would allow it. */
 int api_config_may_notify(const struct api_config *config, const struct outside_url *url, bool *inside,
                           struct err *err);
 

@@ -97,6 +97,7 @@ void nodes_remove(struct call *call);
 void enroll_post(struct call *call); /* enroll.c */
 void renew_post(struct call *call);
 void join_tokens_post(struct call *call);
+void join_tokens_revoke(struct call *call);
 void users_list(struct call *call); /* people.c */
 void users_patch(struct call *call);
 void groups_list(struct call *call);

@@ -32,7 +32,10 @@ async function readLinks(frame, state) {
   const [known, load] = await Promise.all([get('/v1/links', options), getOrNull('/v1/load', options)]);
   state.load = new Map((load?.devices || []).map((each) => [each.name, {...each, seconds: (Date.parse(load.to) - Date.parse(load.from)) / 1000}]));
   const pairs = new Map();
-  for (const {from, to, latency_s: latency, bytes_per_s: bytesPerSecond, emulated, measured_at: measured} of known.links) if (from !== to) pairs.set([from, to].sort().join(' '), {a: from, b: to, latency, rate: bytesPerSecond, emulated, measured});
+  for (const {from, to, latency_s: latency, bytes_per_s: bytesPerSecond, emulated, unreachable, measured_at: measured} of known.links) {
+    const pair = [from, to].sort().join(' ');
+    if (from !== to && !(unreachable && pairs.has(pair))) pairs.set(pair, {a: from, b: to, latency, rate: unreachable ? 0 : bytesPerSecond, emulated, apart: unreachable, measured});
+  }
   state.links = [...pairs.values()];
 }
 
@@ -104,7 +107,7 @@ function links(state, names) {
   return h('section', {class: 'card', 'aria-label': 'Links'}, h('h2', null, 'Links between machines'),
     state.links.length === 0 ? h('p', {class: 'dim'}, 'No link has been measured yet: that happens when a job is planned over several machines.')
       : h('div', {class: 'columns'}, names.length <= PICTURE_NODES && picture(state, names),
-        table('Links', ['Between', '#Rate', '#Latency', 'Measured'], state.links.map((link) => h('tr', {key: `${link.a} ${link.b}`}, h('td', null, `${link.a} – ${link.b}`), h('td', {class: 'number'}, rate(link.rate)), h('td', {class: 'number'}, duration(link.latency)), h('td', null, link.measured ? time(link.measured, away(link.measured)) : '–', link.emulated && h('span', {class: 'tag'}, 'emulated')))))));
+        table('Links', ['Between', '#Rate', '#Latency', 'Measured'], state.links.map((link) => h('tr', {key: `${link.a} ${link.b}`}, h('td', null, `${link.a} – ${link.b}`), link.apart ? [h('td', {class: 'number'}, '–'), h('td', {class: 'number'}, '–')] : [h('td', {class: 'number'}, rate(link.rate)), h('td', {class: 'number'}, duration(link.latency))], h('td', null, link.measured ? time(link.measured, away(link.measured)) : '–', link.emulated && h('span', {class: 'tag'}, 'emulated'), link.apart && h('span', {class: 'tag'}, 'cannot connect')))))));
 }
 
 function picture(state, names) {
@@ -117,7 +120,7 @@ function picture(state, names) {
   }));
   const slowest = Math.min(...state.links.map((link) => link.rate || Infinity));
   return h('svg', {viewBox: `0 0 ${width} ${height}`, class: 'picture', role: 'img', 'aria-label': 'Machines and the links between them; the table below has the figures'},
-    state.links.filter((link) => at.has(link.a) && at.has(link.b)).map((link) => {
+    state.links.filter((link) => at.has(link.a) && at.has(link.b) && !link.apart).map((link) => {
       const [[x0, y0], [x1, y1]] = [at.get(link.a), at.get(link.b)];
       const [x, y] = [(x0 + x1) / 2, (y0 + y1) / 2];
       return h('g', {key: `${link.a} ${link.b}`}, h('line', {x1: x0, y1: y0, x2: x1, y2: y1, class: `wire ${link.rate === slowest && state.links.length > 1 ? 'slow' : ''}`}),

@@ -26,7 +26,7 @@ async function read(frame, state) {
   const [jobs, devices, links] = await Promise.all([get('/v1/jobs?limit=50', options), nodes ? get('/v1/devices', options) : {devices: []}, nodes ? get('/v1/links', options) : {links: []}]);
   state.jobs = jobs.jobs;
   state.devices = devices.devices;
-  state.links = links.links;
+  state.links = links.links.filter((link) => !link.unreachable);
   const wanted = Number(frame.place.query.get('job')) || state.jobs[0]?.id;
   state.read = true;
   if (wanted && !state.text) await take(frame, state, wanted);

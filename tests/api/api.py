@@ -197,12 +197,14 @@ class Api:
             self.postgres.stop()
             shutil.rmtree(self.base, ignore_errors=True)
 
-    def connection(self):
+    def connection(self, source=None):
+        """A new connection; source: the loopback address that it comes from."""
+        source = (source, 0) if source else None
         host, port = self.address.rsplit(":", 1)
         if self.config.get("tls"):
             context = ssl.create_default_context(cafile=self.config["tls"]["ca"])
-            return http.client.HTTPSConnection(host, int(port), timeout=DEADLINE_S, context=context)
-        return http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
+            return http.client.HTTPSConnection(host, int(port), timeout=DEADLINE_S, context=context, source_address=source)
+        return http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S, source_address=source)
 
     def call(self, method, path, body=None, token="", headers=None, connection=None):
         """Sends one request. `token` "" is the administrator's, and None sends none."""

@@ -129,6 +129,11 @@ def a_node_reads_the_files_of_its_runs_while_they_last():
     expect(status(f"/v1/blobs/{part}", ada) == 200 and status(f"/v1/blobs/{part}", bob) == 404, "a checkpoint is its job's owner's")
     api.psql(f"UPDATE runs SET state = 'stopped' WHERE id = {run}; UPDATE assignments SET state = 'stopped' WHERE run = {run}")
     expect([status(path, agent) for path in files] == [404, 404], "after the run")
+    api.psql(f"UPDATE jobs SET state = 'failed', steps = 100, ended_at = now() WHERE id = {job}")
+    api.refused(400, "POST", f"/v1/jobs/{job}/resume", {"steps": 10 ** 9}, "last checkpoint at step 5", "1000000000", token=ada)
+    said = motley(ada, "resume", str(job), "--steps", "7")
+    expect(said == f"job {job} is queued, to end with step 12\n", said)
+    api.good("POST", f"/v1/jobs/{job}/cancel", token=ada)
 
 
 def naming_anothers_file_gives_it_to_nobody():
@@ -182,6 +187,12 @@ def sharing_is_with_a_group_one_is_in_and_ends_with_it():
     api.good("POST", "/v1/jobs", spec(rows, model="ada/common"), token=cem)  # sharing the job shared its data too
     api.good("DELETE", "/v1/groups/lab")
     expect(status(f"/v1/jobs/{job}", cem) == 404 and status(f"/v1/jobs/{job}", ada) == 200, "without the group")
+    api.refused(422, "POST", "/v1/tokens", {"user": "dana x"}, "user", "holds a ' '")
+    api.good("POST", "/v1/groups", {"name": "short", "members": ["ada", "bob"]})
+    api.good("PATCH", "/v1/users/bob", {"account": "short"})
+    api.good("POST", "/v1/groups", {"name": "short", "members": ["ada"]})
+    expect([user["account"] for user in api.good("GET", "/v1/users")["users"] if user["name"] == "bob"] == [None], "who leaves a group is not charged to it")
+    api.good("DELETE", "/v1/groups/short")
     api.refused(422, "POST", "/v1/groups", {"name": "x", "members": ["ada", "nobody-yet"]}, 'no user is called "nobody-yet"; motley token make')
 
 
@@ -249,14 +260,14 @@ def the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see():
              "INSERT INTO arrivals (job, arrived_at, said_at, starts_from, starts_to, started_at, class) SELECT 1000000 + n, now(), now(), now(), now() + interval '1 h', now() + n * interval '20 min', 1 FROM generate_series(0, 4) n")
     why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
     expect((why["starts_latest"], why["ranges"], why["ranges_right"]) == ("2031-02-01T00:00:00.000000Z", 5, 0.8) and why["starts_earliest"] > "2026", why)
-    expect([change["words"] for change in why["sooner"]] == ["after bob's job 7, predicted to end at 2031-01-01 01:02:03", "with 1 GiB less memory"], why)
+    expect([change["words"] for change in why["sooner"]] == ["after bob's job 7, predicted to end at 2031-01-01 01:02:03Z", "with 1 GiB less memory"], why)
     said = motley(ada, "why", str(first))
-    expect("(so far 80 % of 5 such ranges were right)" in said and "sooner, 2030-12-31 01:00:00: with 1 GiB less memory" in said, said)
-    expect("between now and 2031-02-01 00:00:00" in said, said)
+    expect("(so far 80 % of 5 such ranges were right)" in said and "sooner, 2030-12-31 01:00:00Z: with 1 GiB less memory" in said, said)
+    expect("between now and 2031-02-01 00:00:00Z" in said, said)
     expect(seen(bob)[first][0]["starts_latest"] == "2031-02-01T00:00:00.000000Z", "the queue's range")
     api.psql(f"DELETE FROM arrivals WHERE job >= 1000000; UPDATE jobs SET ended_at = NULL WHERE id = {second}")
     late = api.good("POST", "/v1/jobs", spec(rows, model="common", begin="2031-05-06T07:08:09Z", service="scavenger"), token=ada)["id"]
-    expect("to begin at 2031-05-06 07:08:09" in api.good("GET", f"/v1/jobs/{late}/why", token=ada)["why"], "begin")
+    expect("to begin at 2031-05-06 07:08:09Z" in api.good("GET", f"/v1/jobs/{late}/why", token=ada)["why"], "begin")
     expect("is to begin at" in motley(ada, "jobs"), "why in the list of jobs")
     motley(ada, "hold", str(second))
     said = {line.split()[1]: line for line in motley(ada, "queue").splitlines() if len(line.split()) > 1}
@@ -527,6 +538,27 @@ def motley(token, *words, fails=False):
     return done.stdout + done.stderr if fails else done.stdout
 
 
+def jobs_are_compared_at_the_steps_that_all_have():
+    rows = api.upload_rows_as(ada)
+    jobs = [api.good("POST", "/v1/jobs", spec(rows, model="common", hold=True, name=name, train={"batch_rows": 2, "steps": steps, "learning_rate": 1e-3}),
+                     token=ada)["id"] for name, steps in (("a", 40), ("b", 30))]
+    for job, every, rate in zip(jobs, (1, 2), (0.5, 0.25)):
+        api.psql("INSERT INTO metrics (job, kind, step, rank, document) SELECT "
+                 f"{job}, 'step', n, 0, json_build_object('step', n, 'loss', n * {rate}, 'tokens', 100, 'seconds', {rate}) FROM generate_series(0, 39, {every}) n; "
+                 f"INSERT INTO metrics (job, kind, step, rank, document) VALUES ({job}, 'eval', 10, 0, '{{\"eval\": \"held-out\", \"step\": 10, \"loss\": {rate}}}')")
+    answer = json.loads(motley(ada, "compare", *map(str, jobs), "--json"))
+    expect(answer["losses"] == [{"step": n, "losses": [n * 0.5, n * 0.25]} for n in range(0, 40, 2)], answer["losses"])
+    expect(answer["evals"] == [{"step": 10, "losses": [0.5, 0.25]}], answer["evals"])
+    expect(answer["differ"] == [{"key": "train.steps", "values": [40, 30]}], answer["differ"])
+    expect([job["tokens_per_s"] for job in answer["jobs"]] == [200, 400] and [job["devices"] for job in answer["jobs"]] == [[], []], answer["jobs"])
+    said = motley(ada, "compare", *map(str, jobs)).splitlines()
+    expect(said[0].split() == ["JOB", f"#{jobs[0]}", f"#{jobs[1]}"] and said[-1].split() == ["train.steps", "40", "30"], said)
+    steps = [line.split()[0] for line in said[said.index("loss at the same steps") + 2:said.index("held-out loss after the same steps") - 1]]
+    expect(len(steps) == 12 and steps[0] == "0" and steps[-1] == "38", steps)
+    expect("there is no job" in motley(bob, "compare", *map(str, jobs), fails=True), "another's jobs")
+
+
+
 def the_client_does_all_of_it():
     made = json.loads(motley(ada, "token", "make", "--scopes", "jobs:read,models:read", "--expires", "12h", "--note", "from the shell", "--json"))
     expect(made["scopes"] == ["jobs:read", "models:read"] and made["expires"], made)
@@ -601,4 +633,4 @@ with Api() as api:
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,
          a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling, the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see, usage_and_shares_are_sums_over_the_ledger, what_was_recorded_is_simulated_beside_what_happened, any_device_of_a_model_is_leased_where_it_can_be_had_first,
          leases_need_their_right_and_keep_the_limits, limits_and_the_tree_of_groups_are_set_and_keep_their_rules,
-         a_devices_job_is_shown_to_who_may_see_it, every_view_tells_everybody_the_same_of_a_device, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)
+         a_devices_job_is_shown_to_who_may_see_it, every_view_tells_everybody_the_same_of_a_device, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, jobs_are_compared_at_the_steps_that_all_have, the_client_does_all_of_it)

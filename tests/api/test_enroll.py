@@ -123,12 +123,37 @@ def a_barred_node_is_let_in_again_by_a_new_token():
 def of_two_with_one_token_one_wins():
     token, answers = join_token(), []
     bodies = [enroll(token, f"race-{i}") for i in range(4)]
-    threads = [threading.Thread(target=lambda body=body: answers.append(api.call("POST", "/v1/enroll", body, token=None).status)) for body in bodies]
+    threads = [threading.Thread(target=lambda body=body: answers.append(api.call("POST", "/v1/enroll", body, token=None,
+                                                                                 connection=api.connection("127.0.0.2")).status))
+               for body in bodies]  # an address of their own, since one has 20 wrong tokens
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     expect(sorted(answers) == [201, 401, 401, 401], answers)
+
+
+def a_key_is_good_for_so_many_machines_of_its_names():
+    token, keys = join_token(node="slurm-*", uses=2, expires_in="30d"), [make_key(f"slurm-{i}") for i in range(3)]
+    for i in (0, 1):
+        api.good("POST", "/v1/enroll", enroll(token, f"slurm-{i}", key=keys[i]), token=None)
+    api.refused(401, "POST", "/v1/enroll", enroll(token, "slurm-2", key=keys[2]), "join token", token=None)
+    api.psql("UPDATE nodes SET last_seen = now() WHERE name IN ('slurm-0', 'slurm-1')")
+    more = join_token(node="slurm-*", uses=1000)
+    api.refused(409, "POST", "/v1/enroll", enroll(more, "slurm-0", key=keys[1]), "taken", token=None)
+    back = api.good("POST", "/v1/enroll", enroll(more, "slurm-0", key=keys[0]), token=None)
+    expect(back["generation"] == 2, "its own machine comes back with the key")
+    expect(api.good("DELETE", "/v1/join-tokens?node=slurm-*") == {"revoked": 1}, "the one that is not used up")
+    api.refused(401, "POST", "/v1/enroll", enroll(more, "slurm-2", key=keys[2]), "join token", token=None)
+    expect(api.good("GET", "/v1/audit")["audit"][0]["what"] == "join-token.revoke", "the audit")
+    for wrong, words in (({"node": "one", "uses": 2}, "one-*"), ({"node": "s-*", "replace": True}, "replace"), ({"uses": 0}, "uses"),
+                         ({"node": "*"}, "node"), ({"node": "s*-*"}, "node"), ({"expires_in": "91d"}, "expires_in")):
+        api.refused(422, "POST", "/v1/join-tokens", wrong, words)
+    api.good("POST", "/v1/tokens", {"user": "helper", "scopes": ["jobs:read", "nodes:write"]})
+    api.psql("INSERT INTO join_tokens (hash, user_id, expires_at, uses) SELECT sha256('helped'), id, now() + interval '1 h', 9 "
+             "FROM users WHERE name = 'helper'")
+    api.good("PATCH", "/v1/users/helper", {"disabled": True})
+    api.refused(401, "POST", "/v1/enroll", enroll("helped" + token[64:], "any"), "join token", token=None)
 
 
 def what_is_wrong_makes_nothing_and_keeps_the_token():
@@ -149,7 +174,7 @@ def a_wrong_token_gets_one_answer_before_anything_else_is_looked_at():
     used = join_token()
     api.good("POST", "/v1/enroll", enroll(used, "spender"), token=None)
     unknown, expired = "f" * 64 + used[64:], join_token(expires_in="1s")
-    bound = join_token(node="somebody")
+    bound = join_token(node="some-*", uses=2)
     api.psql("UPDATE join_tokens SET expires_at = now() WHERE used_at IS NULL AND node IS NULL")
     details = set()
     for token in (unknown, expired, used, bound):
@@ -246,7 +271,7 @@ api.config.update({"ca": {"cert": ca["cert"], "signer": signer.socket}, "redis":
 signer.start()
 try:
     with api:
-        main(a_join_token_makes_a_node_once, an_agents_token_reaches_files_only,
+        main(a_join_token_makes_a_node_once, a_key_is_good_for_so_many_machines_of_its_names, an_agents_token_reaches_files_only,
              what_the_scheduler_makes_its_redis_user_and_seals_its_messages_with_is_kept, a_barred_node_is_let_in_again_by_a_new_token,
              of_two_with_one_token_one_wins, what_is_wrong_makes_nothing_and_keeps_the_token,
              a_request_names_the_node_and_nothing_else, a_name_that_was_seen_is_not_taken_over,

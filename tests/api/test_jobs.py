@@ -235,7 +235,7 @@ def a_job_that_waits_has_another_priority_begin_and_width():
     expect(api.good("GET", f"/v1/jobs/{again}")["priority"] == -5, "its specification can be posted")
     array = api.good("POST", "/v1/jobs", spec(rows, array={"seed": [1, 2]}, at_most=1))["id"]
     expect(api.good("PATCH", f"/v1/jobs/{array}", {"at_most": None})["at_most"] is None, "any number")
-    for body, words in (({}, ["changes nothing"]), ({"priority": 101}, ["priority"]), ({"priority": None}, ["priority"]), ({"begin": "soon"}, ["begin"]),
+    for body, words in (({}, ["changes nothing"]), ({"priority": 101}, ["priority"]), ({"priority": None}, ["priority"]), ({"begin": "soon"}, ["begin"]), ({"begin": "2026-01-31T08:00:00Z"}, ["begin: 2026-01-31 08:00:00Z is past: it is 20"]),
                         ({"at_most": 0}, ["at_most"]), ({"name": "x"}, ["name"])):
         api.refused(422, "PATCH", path, body, *words)
     api.refused(409, "PATCH", path, {"at_most": 2}, "at_most", "no array")
@@ -516,10 +516,11 @@ def a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan():
     api.psql("UPDATE assignments SET why = ''; UPDATE nodes SET state = 'unreachable'")
     expect("left/v100: its node has not been heard since " in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "an absent node")
     expect(all("not heard since" in node["why"] for node in api.good("GET", "/v1/nodes")["nodes"]), "what becomes of its jobs")
+    api.refused(422, "POST", "/v1/jobs:validate", {**mine, "placement": {"devices": ["left/cpu0"]}}, "placement.devices: left/cpu0 is unreachable, and a plan is")
     api.psql("UPDATE nodes SET state = 'alive'")
     api.psql(f"UPDATE jobs SET step = 1, steps = 9 WHERE id = {ident}; UPDATE runs SET step_s = 3600, started_at = '2026-01-02 03:04:05+00'")
     said = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
-    expect("Before that: since 2026-01-02 03:04:05, 1 of 9 steps are done, predicted to end at 20" in said, said)
+    expect("Before that: since 2026-01-02 03:04:05Z, 1 of 9 steps are done, predicted to end at 20" in said, said)
     api.psql(f"UPDATE jobs SET state = 'stopping' WHERE id = {ident}")
     said = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
     expect("it stops after the present step; a step takes about 60 m" in said, said)
@@ -528,7 +529,7 @@ def a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan():
     api.psql(f"UPDATE jobs SET held_by_admin = true WHERE id = {ident}")
     expect("an administrator holds it" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "by whom")
     api.psql(f"UPDATE jobs SET held_by_admin = false, state = 'succeeded', ended_at = '2026-01-02 04:04:05+00' WHERE id = {ident}")
-    expect(api.good("GET", f"/v1/jobs/{ident}/why")["why"] == "it ended at 2026-01-02 04:04:05, after 1 of 9 steps", "when")
+    expect(api.good("GET", f"/v1/jobs/{ident}/why")["why"] == "it ended at 2026-01-02 04:04:05Z, after 1 of 9 steps", "when")
     api.psql(f"UPDATE jobs SET run = NULL, state = 'cancelled' WHERE id = {ident}; DELETE FROM assignments; DELETE FROM runs; DELETE FROM devices; DELETE FROM nodes")
 
 

@@ -76,6 +76,7 @@ TABLE = {
     "POST /v1/enroll": ("join", 503, 503, 503, 503, 503, 503),  # there is no CA here; the join token alone decides
     "POST /v1/renew": ("request", 403, 403, 403, 503, 401, 403),  # there is no CA here
     "POST /v1/join-tokens": ("nothing", 403, 403, 403, 403, 401, 503),
+    "DELETE /v1/join-tokens": (None, 403, 403, 403, 403, 401, 200),
     "GET /v1/users": (None, 403, 403, 403, 403, 401, 200),
     "PATCH /v1/users/{name}": ("user", 403, 403, 403, 403, 401, 200),
     "GET /v1/groups": (None, 200, 200, 200, 403, 401, 200),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What GET /metrics says is what Prometheus takes, and alerts and dashboard of deploy/prometheus ask for nothing else.
 
-promtool is on the PATH or in .cache/promtool (tools/promtool.sh), PyYAML in .cache/client; a visible skip without them."""
+promtool is on the PATH or in .cache/promtool (tools/take_program.sh), PyYAML in .cache/client; a visible skip without them."""
 import os
 import shutil
 import subprocess
@@ -95,7 +95,7 @@ def mistakes_in_them_are_found():
 
 
 if not shutil.which("promtool"):
-    skip("promtool is not there: tools/promtool.sh takes it out of Debian's package prometheus")
+    skip("promtool is not there: tools/take_program.sh takes it out of Debian's package prometheus")
 if not os.path.isdir(os.path.join(PACKAGES, "yaml")):
     skip("PyYAML is not in .cache/client: tools/pypi_packages.sh client fetches it")
 with Api() as api:

@@ -6,8 +6,12 @@ import hashlib
 import hmac
 import http.server
 import json
+import mailbox
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -91,6 +95,50 @@ def await_attempt(ident, attempt):
 
 def due_now():
     api.psql("UPDATE notices SET due_at = now() WHERE state = 'waiting'; NOTIFY motley_notices")
+
+
+@contextlib.contextmanager
+def mail_server():
+    """aiosmtpd (Debian's, or this Python's) on a port of this machine; its port and the folder of its mail, or None, None."""
+    with socket.create_server(("127.0.0.1", 0)) as free, tempfile.TemporaryDirectory(prefix="motley-mail-") as folder:
+        port = free.getsockname()[1]
+        free.close()
+        python = next((one for one in ("/usr/bin/python3", sys.executable) if subprocess.run([one, "-c", "import aiosmtpd"], stderr=subprocess.DEVNULL, check=False).returncode == 0), None)
+        if not python:
+            yield None, None
+            return
+        with subprocess.Popen([python, "-m", "aiosmtpd", "-n", "-l", f"127.0.0.1:{port}", "-c", "aiosmtpd.handlers.Mailbox", folder + "/mail"]) as server:
+            try:
+                yield port, folder + "/mail"
+            finally:
+                server.terminate()
+
+
+def an_end_is_told_by_mail():
+    if not mail_port:
+        return "SKIP: there is no aiosmtpd (python3-aiosmtpd)"
+    def arrived(count):
+        wait_for(lambda: len(mailbox.Maildir(mail_folder)) >= count, f"{count} messages")
+        return sorted(mailbox.Maildir(mail_folder), key=lambda message: message["Message-ID"])
+    told = api.good("PATCH", "/v1/notices", {"url": "mailto:ada@lab.example"})
+    expect(told["url"] == "mailto:ada@lab.example", told)
+    ident = job(name="größer")
+    becomes(ident, "failed", why="the cable\nwas pulled. Ä", step=7)
+    message = arrived(1)[0]
+    expect((message["From"], message["To"], message["Subject"], message["Auto-Submitted"]) ==
+           ("motley@lab.example", "ada@lab.example", f"job {ident} has failed: gr????er", "auto-generated"), message.items())
+    text = message.get_payload(decode=True).decode()
+    expect(f"job {ident} has failed: größer\n7 of 3 steps are done\nthe cable was pulled. Ä\n" in text.replace("\r\n", "\n"), text)
+    expect(await_notice(ident, lambda n: n["state"] == "delivered")["attempts"] == 1, "at once")
+    becomes(job(notify="mailto:bob@lab.example"), "cancelled")
+    expect([m["To"] for m in arrived(2)].count("bob@lab.example") == 1, "a job's own address")
+    over = job()
+    becomes(over, "succeeded")
+    notice = await_notice(over, lambda n: n["state"] != "waiting")
+    expect(notice["state"] == "given up" and "2 messages" in notice["why"] and "notify.mail.per_day" in notice["why"], notice)
+    expect(len(mailbox.Maildir(mail_folder)) == 2, "no more in a day")
+    api.refused(422, "POST", "/v1/jobs", spec(api.rows, notify="mailto:eve@elsewhere.example"), "notify", "none of the domains")
+    api.good("PATCH", "/v1/notices", {"url": None})
 
 
 def an_end_is_told_once_and_signed():
@@ -279,9 +327,11 @@ def no_address_leads_into_the_own_network():
 
 if __name__ == "__main__":
     receiver = Receiver()
-    with Api(notify={"hosts": [f"127.0.0.1:{receiver.server_port}"]}) as api:
+    with mail_server() as (mail_port, mail_folder), Api(notify={
+            "hosts": [f"127.0.0.1:{receiver.server_port}"],
+            "mail": {"server": f"smtp://127.0.0.1:{mail_port or 25}", "from": "motley@lab.example", "domains": ["lab.example"], "per_day": 2}}) as api:
         api.tiny_model()
         api.rows = api.upload_rows(token_rows(20))
-        main(an_end_is_told_once_and_signed, what_is_told_and_what_is_not, it_is_tried_again_until_it_is_taken,
+        main(an_end_is_told_by_mail, an_end_is_told_once_and_signed, what_is_told_and_what_is_not, it_is_tried_again_until_it_is_taken,
              a_receiver_holds_up_its_own_notices_alone, what_is_said_endlessly_is_not_read, nothing_is_lost_over_a_restart,
              a_full_queue_drops_and_says_so, what_is_not_allowed_is_refused_by_name, no_address_leads_into_the_own_network)

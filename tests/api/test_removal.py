@@ -109,6 +109,40 @@ def an_array_goes_with_its_elements():
     expect(answer["removed"] == [array, one, two] and answer["bytes"] == 6000, answer)
 
 
+def what_jobs_left_goes_after_their_groups_time():
+    for name in ("lab", "team", "free"):
+        api.good("POST", "/v1/groups", {"name": name, "members": ["admin"]})
+    api.refused(422, "PATCH", "/v1/groups/lab", {"retention_s": -1}, "retention_s")
+    api.good("PATCH", "/v1/groups/lab", {"retention_s": 86400})
+    api.good("PATCH", "/v1/groups/team", {"parent": "lab"})
+    old, made = ended("old", seed=21, account="team")
+    young, needed, other = ended("young", seed=22, account="team")[0], ended("needed", seed=23, account="lab"), ended("other", seed=24, account="free")[0]
+    starts = api.good("POST", "/v1/jobs", spec(rows, name="starts", hold=True))["id"]
+    api.psql(f"UPDATE jobs SET inputs = (inputs::jsonb || '{{\"adapter\": {{\"weights\": {{\"sha256\": \"{needed[1][1]}\"}}}}}}')::json WHERE id = {starts};"
+             f"UPDATE jobs SET ended_at = '2026-01-01T00:00:00Z' WHERE id IN ({old}, {needed[0]}, {other});"
+             "UPDATE blobs SET used_at = now() - interval '2 h'")
+    job = api.good("GET", f"/v1/jobs/{old}")
+    expect(job["files_until"] == "2026-01-02T00:00:00.000000Z" and job["files_gone"] is None, job)
+    expect(api.good("GET", f"/v1/jobs/{other}")["files_until"] is None, "a group without a rule keeps them")
+    storage = api.good("GET", "/v1/storage")["groups"]
+    expect(storage == [{"group": "lab", "retention_s": 86400}, {"group": "team", "retention_s": 86400}], storage)
+    stranger = api.good("POST", "/v1/tokens", {"user": "stranger", "scopes": ["jobs:read"]})["token"]
+    expect(api.good("GET", "/v1/storage", token=stranger)["groups"] == [], "groups of others")
+    expect(api.psql("SELECT motley_files_prune(20)").strip() == "1", "one, as the other one is needed")
+    job = api.good("GET", f"/v1/jobs/{old}")
+    expect(job["checkpoints"] == job["artifacts"] == [] and job["files_until"] is None and job["files_gone"], job)
+    api.refused(409, "POST", f"/v1/jobs/{old}/resume", {"steps": 5}, "its checkpoints went at")
+    expect(api.psql(f"SELECT count(*) FROM metrics WHERE job = {old}").strip() == "50", "the rest of the job stays")
+    expect(sorted(api.psql("SELECT sha256 FROM blobs WHERE used_at = 'epoch'").split()) == sorted(made), "its files are due")
+    for ident in (young, needed[0], other):
+        job = api.good("GET", f"/v1/jobs/{ident}")
+        expect(len(job["checkpoints"]) == len(job["artifacts"]) == 1, job)
+    api.psql(f"UPDATE jobs SET state = 'failed', ended_at = now() WHERE id = {starts}")
+    expect([api.psql("SELECT motley_files_prune(20)").strip() for _ in (0, 1)] == ["1", "0"], "nothing needs it any more")
+    api.good("PATCH", "/v1/groups/lab", {"retention_s": 0})
+    expect(api.good("GET", f"/v1/jobs/{young}")["files_until"] is None and api.good("GET", "/v1/storage")["groups"] == [], "no rule")
+
+
 def the_disk_is_told_by_person():
     before = {user["user"]: user for user in api.good("GET", "/v1/storage")["users"]}
     ident, _ = ended("weighs", seed=11)
@@ -130,4 +164,4 @@ with Api() as api:
     api.tiny_model()
     rows = api.rows = api.upload_rows(token_rows(20))
     main(a_job_goes_with_all_that_it_left_and_nothing_else, its_files_go_with_the_next_sweep, what_is_needed_is_refused_by_name,
-         an_array_goes_with_its_elements, the_disk_is_told_by_person)
+         an_array_goes_with_its_elements, what_jobs_left_goes_after_their_groups_time, the_disk_is_told_by_person)

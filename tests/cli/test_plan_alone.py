@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests `motley plan --cluster` and `--draw` without a server: bad files are refused by the path inside them."""
 import contextlib
+import http.server
 import itertools
 import json
 import math
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import xml.etree.ElementTree as xml
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -18,8 +20,8 @@ from claims import BIN, expect, main  # noqa: E402
 
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
-COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue top usage shares why watch logs cancel hold release resume metrics get join-token drain "
-            "undrain node nodes devices lease leases model share token group user audit replay profile rm df backup restore doctor notify upgrade").split()
+COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue top usage shares why compare watch logs cancel hold release resume metrics get join-token drain "
+            "undrain node nodes links devices lease leases model share token group user audit replay profile rm df backup restore doctor notify upgrade slurm").split()
 
 PROGRAMS = ("motley", "motley-api", "motley-scheduler", "motley-agent", "motley-worker", "motley-signer", "motley-supervisor")
 
@@ -115,6 +117,16 @@ def a_plan_needs_no_server_and_no_weights():
         return f"{answer['placement']}, {answer['step_s']:.3f} s"
 
 
+def a_plan_says_where_the_job_may_not_run_on_so_many_devices():
+    with folder() as f:
+        for count, says in (({"least": 9}, "placement.count.least is 9, and the fastest plan here uses "),
+                            ({"most": 1}, "placement.count.most is 1, and this plan uses 2 devices"), ({"least": 1, "most": 3}, None)):
+            placement = {"kind": "pipeline", "stages": 2} if "most" in count and says else {}
+            f.write("spec.json", f.spec_of(placement={**placement, "count": count}))
+            warnings = [text for text in f.plan()["warnings"] if "placement.count" in text]
+            expect(len(warnings) == (says is not None) and all(text.startswith(says) for text in warnings), f"{count}: {warnings}")
+
+
 def gguf_of(path, wide, types):
     """Writes a Llama's GGUF with a whole header and a hole in place of the values. Returns the bytes of its tensors."""
     numbers = {"F32": (0, 1, 4), "Q4_K": (12, 256, 144), "Q6_K": (14, 256, 210)}
@@ -195,7 +207,7 @@ def the_picture_shows_each_rank_its_memory_and_the_step_time():
             for rank in answer["ranks"]:
                 expect(f"{rank['rank']} {rank['device']}" in words, f"{rank['device']} has no lane")
             expect(words.count("GiB of") >= len(answer["ranks"]), "memory is not written against its limit")
-            for name in ("forward", "backward", "idle", "Gbit/s", "a step"):
+            for name in ("forward", "backward", "idle", "Gbit/s", "per step"):
                 expect(name in words, f"\"{name}\" is not in the picture")
             shapes = [e for e in root.iter(SVG + "rect") if e.get("class") == "f"]
             expect(len(shapes) >= 8 * len(answer["ranks"]), f"{len(shapes)} forward shapes")
@@ -483,7 +495,7 @@ def bad_models_and_requests_are_refused_by_their_path():
     asked = [({"placement": {"kind": "magic"}}, 2, "placement.kind"), ({"placement": {"devices": ["x"]}}, 2, "placement.devices[0]"),
              ({"train": {"batch_rows": 0}}, 2, "train.batch_rows"), ({"placement": {"micro_batch_rows": 9}}, 2, "micro_batch_rows"),
              ({"placement": {"kind": "expert"}}, 2, "expert"), ({"placement": {"stages": 9}}, 4, "placement.stages is 9"),
-             ({"placement": {"stages": 30}}, 4, "18 blocks"),
+             ({"placement": {"stages": 30}}, 2, "16 layers, which with embedding and head make at most 18 stages"),
              ({"placement": {"kind": "hybrid"}, "train": {"batch_rows": 1}}, 4, "train.batch_rows is 1")]
     with folder() as f:
         for change, path in configs:
@@ -517,6 +529,9 @@ def amounts_in_other_units_are_warned_of():
         expect(any("train.warmup_steps is 2 and the job has 4 steps" in one for one in f.plan()["warnings"]), f"{f.plan()['warnings']}")
         f.write("spec.json", f.spec_of(placement={"kind": "single"}))
         expect(f.plan()["warnings"] == [], f"{f.plan()['warnings']}")
+        f.write("model/config.json", {"model_type": "gemma2", "num_hidden_layers": 4})
+        expect(any("config.json lacks hidden_size (2304), num_attention_heads (8)" in one for one in f.plan()["warnings"]), f"{f.plan()['warnings']}")
+        f.write("model/config.json", LLAMA)
         for change, words in cases:
             f.write("cluster.json", broken(change))
             done = f.run("plan", f.spec, "--cluster", f.cluster)
@@ -750,6 +765,32 @@ def cases_that_are_nonsense_fail_with_the_file_and_the_case():
         expect("cases.json: cases: there is none" in f.run(*words, status=2).stderr, "no cases")
 
 
+def members_that_were_not_asked_for_are_not_sent():
+    """A server of the release before refuses members that it does not know."""
+    asked = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            answer = b'{"token": "t", "expires": "2027-01-01T00:00:00Z"}'
+            self.send_response(201)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *words):
+            pass
+    with folder() as f, http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.mkdir(os.path.join(f.path, "no-server"))
+        os.chmod(f.write("no-server/client.json", {"address": f"http://127.0.0.1:{server.server_port}", "token": "t", "ca": None}), 0o600)
+        f.run("join-token")
+        f.run("join-token", "--uses", "2", "--node", "n-*")
+        server.shutdown()
+    expect(asked == [{}, {"node": "n-*", "uses": 2}], asked)
+
+
 def without_a_server_other_commands_say_so():
     with folder() as f:
         for words in (("plan", f.spec), ("replay", "1"), ("profile", "export"), ("jobs",)):
@@ -764,7 +805,7 @@ def without_a_server_other_commands_say_so():
 
 
 if __name__ == "__main__":
-    main(every_command_tells_its_usage, help_lists_every_command_once_in_a_group, a_plan_needs_no_server_and_no_weights, the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file,
+    main(every_command_tells_its_usage, help_lists_every_command_once_in_a_group, a_plan_needs_no_server_and_no_weights, a_plan_says_where_the_job_may_not_run_on_so_many_devices, the_blocks_of_a_gguf_are_planned_as_they_lie_in_the_file,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          links_of_equal_figures_are_told_once_and_others_each, large_plans_stay_below_two_megabytes_and_say_what_is_cut,
@@ -777,4 +818,5 @@ if __name__ == "__main__":
          too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
          a_lack_of_memory_is_not_taken_for_rows_that_cannot_be_shared,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
-         a_forecast_says_what_can_be_run_today_as_runnable_finds_it, devices_without_kernels_are_marked_and_never_run_on, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
+         a_forecast_says_what_can_be_run_today_as_runnable_finds_it, devices_without_kernels_are_marked_and_never_run_on, cases_that_are_nonsense_fail_with_the_file_and_the_case,
+         members_that_were_not_asked_for_are_not_sent, without_a_server_other_commands_say_so)

@@ -290,6 +290,8 @@ def a_result_is_what_motley_get_writes():
         first = client.job(GIVEN["first"])
         folder = client.fetch(first, path("fetched"))
         expect(client.get_job(first) == first.get() == client.wait(first), "a job in the place of its id")
+        taken = refusal(FileExistsError, lambda: client.fetch(GIVEN["job"], path("fetched")))
+        expect(f"holds the results of job {first.id} (from python)" in str(taken), taken)
     for base, _, names in os.walk(GIVEN["got"]):
         for name in names:
             theirs = os.path.join(base, name)
@@ -298,8 +300,10 @@ def a_result_is_what_motley_get_writes():
                 left, right = one.read(), other.read()
             if name.endswith(".jsonl"):
                 left, right = ([json.loads(line) for line in text.splitlines()] for text in (left, right))
-            elif name in ("plan.json", "trace.json"):
+            elif name in ("plan.json", "trace.json", "fetched.json"):
                 left, right = json.loads(left), json.loads(right)
+                if name == "fetched.json":
+                    left, right = ({**record, "files": sorted(record["files"])} for record in (left, right))
             expect(left == right, f"{os.path.relpath(theirs, GIVEN['got'])} differs: {str(left)[:300]} {str(right)[:300]}")
 
 

@@ -228,9 +228,11 @@ static void files_are_complete_or_absent(void **state)
 static void times_are_printed(void **state)
 {
     (void)state;
-    char text[32];
+    char text[32], words[24];
     assert_string_equal(clock_rfc3339(0, text), "1970-01-01T00:00:00.000000Z");
     assert_string_equal(clock_rfc3339(1767323045678901, text), "2026-01-02T03:04:05.678901Z");
+    assert_string_equal(clock_words("2026-01-02T03:04:05.678901+02:00", words), "2026-01-02 01:04:05Z");
+    assert_string_equal(clock_words("after jobs", words), "after jobs");
     assert_int_equal(clock_left_ms(clock_mono_ns() - 1, 100), 0);
     assert_int_equal(clock_left_ms(clock_mono_ns() + 10000000000u, 100), 100);
 }

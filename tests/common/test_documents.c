@@ -308,6 +308,9 @@ static void amounts_are_read_and_printed(void **state)
     assert_string_equal(units_bytes(out, 1023), "1023 B");
     assert_string_equal(units_seconds(out, 0.041), "41.0 ms");
     assert_string_equal(units_seconds(out, 11100), "3 h 05 m");
+    assert_string_equal(units_duration(out, 7776000), "90d");
+    assert_string_equal(units_duration(out, 5400.25), "1h30m250ms");
+    assert_string_equal(units_duration(out, 0), "0s");
     assert_string_equal(units_rate(out, 1.25e8), "1.00 Gbit/s");
 }
 

@@ -64,6 +64,7 @@ static void an_address_is_read_as_it_is_meant(void **state)
         {"https://example.org?q=1", "example.org", "https://example.org:443", "/?q=1", 443},
         {"https://[2001:db8::1]:65535/p", "2001:db8::1", "https://[2001:db8::1]:65535", "/p", 65535},
         {"http://10.0.0.7/a@b:c", "10.0.0.7", "http://10.0.0.7:80", "/a@b:c", 80},
+        {"mailto:ada.l+jobs@Lab.example", "lab.example", "mail to lab.example", "ada.l+jobs@lab.example", 0},
     };
     static const char *const bad[] = {"",
                                       "example.org",
@@ -87,7 +88,15 @@ static void an_address_is_read_as_it_is_meant(void **state)
                                       "https://[example.org]/",
                                       "https://[fe80::1%25eth0]/",
                                       "HTTPS://example.org/",
-                                      "https://a_b.org/"};
+                                      "https://a_b.org/",
+                                      "mailto:ada",
+                                      "mailto:@lab.example",
+                                      "mailto:ada@",
+                                      "mailto:ada@lab.example,bob@lab.example",
+                                      "mailto:ada@lab.example?cc=bob",
+                                      "mailto:ada@lab.example\r\nDATA",
+                                      "mailto:<ada>@lab.example",
+                                      "mailto:-ada@lab.example"};
     struct outside_url url;
     struct err err;
     char long_one[OUTSIDE_URL_BYTES + 10] = "https://example.org/";
@@ -100,6 +109,7 @@ static void an_address_is_read_as_it_is_meant(void **state)
         assert_string_equal(url.path, good[i].path);
         assert_int_equal(url.port, good[i].port);
         assert_int_equal(url.tls, good[i].text[4] == 's');
+        assert_int_equal(url.mail, good[i].port == 0);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         if (outside_url_read(bad[i], &url, &err) == 0 || err.code != ERR_INVALID)

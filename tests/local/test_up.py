@@ -254,9 +254,18 @@ def a_limit_that_is_too_low_is_named_and_nothing_starts():
 def who_listens_on_all_addresses_tells_the_advertised_one():
     """The api and Redis: an agent that was told 0.0.0.0 would find a certificate of another host there."""
     with Home() as home:
-        home.up({**ONE, "listen": "0.0.0.0:0", "advertise": "127.0.0.1"})
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        home.up({**ONE, "listen": "0.0.0.0:0", "advertise": "127.0.0.1", "redis_port": port, "proxies": ["10.0.0.5"]})
         nodes = json.loads(home.run("nodes", "--json").stdout)["nodes"]
         expect([node["state"] for node in nodes] == ["alive"], f"{nodes}")
+        # Redis with a port does not name the home in its title, and holds the port when its supervisor is killed.
+        supervisor, redis = home.pid("supervisor"), home.pid("redis")
+        os.kill(supervisor, signal.SIGKILL)
+        until("the supervisor is gone", lambda: supervisor not in [p["pid"] for p in home.processes()])
+        home.up()
+        expect(home.pid("redis") != redis, f"{home.processes()}")
 
 
 def two_ups_of_one_home_at_once_are_one():

@@ -15,7 +15,7 @@ if [ ! -d "$made" ]; then
     chmod 755 "$fresh" && mkdir "$fresh/data" && chown "$user" "$fresh/data"
     as=()
     [ "$(id -u)" != 0 ] || as=(setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups)
-    (cd / && "${as[@]}" "$initdb" -D "$fresh/data" -U motley -A trust -N -E UTF8 --locale=C --no-instructions >/dev/null)
+    (cd / && "${as[@]}" "$initdb" -D "$fresh/data" -U motley -A trust -N -E UTF8 --locale=C --wal-segsize=1 --no-instructions >/dev/null)
     echo "fsync = off" >>"$fresh/data/postgresql.conf" # nothing here outlives the machine
     rm -rf "$made.part" && cp -a "$fresh/data" "$made.part" && mv "$made.part" "$made"
 fi

@@ -28,6 +28,8 @@ def an_array_is_what_its_elements_are_alone():
         expect(why["wait"] in ("after", None), why)
         done = motley.wait_state(array, ("succeeded", "failed", "cancelled"), timeout=240)
         expect(done["state"] == "succeeded" and done["array"]["states"] == {"succeeded": 4}, done)
+        motley.run("get", str(array), motley.path("all"), status=1)
+        expect(f"is an array: get its elements (motley jobs --array {array})" in motley.last_error, motley.last_error)
         elements = motley.run("jobs", "--array", str(array), parse=True)["jobs"]
         expect(sorted(job["name"] for job in elements) == [f"sweep[{i}]" for i in range(4)], elements)
         for job in elements:

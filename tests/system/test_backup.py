@@ -12,14 +12,14 @@ import stat
 import subprocess
 import time
 
-from motley import GOLDEN, SLOW, Motley, expect, llama_spec, main, poll, two_unlike
+from motley import GOLDEN, SLOW, Motley, expect, llama_spec, main, poll, two_paced
 
 STEPS = 240
 
 
 def two_of_one_kind(**extra):
     """One instruction set: what runs measure may give the restored ones another cut, which must not change a bit."""
-    return two_unlike(isa_right="native", tls=True, **extra)
+    return two_paced(tls=True, **extra)
 
 
 def adapter(motley, ident, name):
@@ -172,8 +172,8 @@ def a_server_made_again_elsewhere_goes_on():
         os.rename(second.home, before)
         model = first.path("model")
         shutil.copytree(os.path.join(GOLDEN, "llama"), model)
-        spec = llama_spec(first, "running", STEPS, 32, repeat=8, warmup=1,
-                          placement={"devices": ["left/cpu0", "right/cpu0"], "kind": "pipeline", "stages": 2, "micro_batch_rows": 8, "move": "never"})
+        spec = llama_spec(first, "running", STEPS, 4, repeat=8, warmup=1,
+                          placement={"devices": ["left/paced0", "right/paced0"], "kind": "pipeline", "stages": 2, "micro_batch_rows": 1, "move": "never"})
         spec["model"] = model
         third = Agent(first)
         ident = first.submit(spec)["id"]

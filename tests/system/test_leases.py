@@ -3,6 +3,7 @@
 in the ledger, and what cannot be had is refused by name."""
 import glob
 import json
+import math
 import os
 import signal
 import subprocess
@@ -69,12 +70,40 @@ def a_booking_moves_what_runs_there(motley):
            motley.last_error)
     got = motley.get(ident, "cancelled", checkpoint="last")
     expect(os.path.exists(f"{got}/checkpoint-{last}/adapter_model.safetensors") and not motley.last_error, os.listdir(got))
+    a_folder_has_the_results_of_one_job(motley, ident, got)
+    a_speed_is_that_of_the_run_whose_placement_is_shown(motley, ident)
     done = [step["step"] for step in motley.metrics(ident)[0]]
     expect(done == list(range(len(done))), "a step is missing or there twice")
     listed = motley.run("leases", "--json", parse=True)["leases"]
     expect([(one["device"], one["active"]) for one in listed] == [(device, True)], listed)
     lease(motley, "end", str(booked["id"]))
     return device
+
+
+def a_folder_has_the_results_of_one_job(motley, ident, got):
+    """`got` has a checkpoint and results of job `ident`, and a file of the user's own."""
+    motley.write(f"{got}/notes.txt", "mine")
+    other = motley.submit(dict(spec(motley, "held", 8), hold=True))["id"]
+    motley.run("get", str(other), got, status=1)
+    expect(f"{got} holds the results of job {ident} (moves, submitted at " in motley.last_error and "--replace" in motley.last_error, motley.last_error)
+    motley.run("run", motley.path("spec.json"), "--out", got, status=1)
+    expect(f"{got} holds the results of job {ident} " in motley.last_error and motley.run("jobs", parse=True)["jobs"][0]["id"] == other, "refused before it is submitted")
+    motley.run("get", str(other), got, "--replace")
+    expect(sorted(os.listdir(got)) == ["fetched.json", "metrics.jsonl", "notes.txt", "samples.jsonl"], os.listdir(got))
+    os.remove(f"{got}/fetched.json")
+    motley.run("get", str(other), got, "--replace", status=1)
+    expect("do not say whose they are" in motley.last_error, motley.last_error)
+
+
+def a_speed_is_that_of_the_run_whose_placement_is_shown(motley, ident):
+    moved, _ = motley.run("compare", str(ident), str(ident), parse=True)["jobs"]
+    began = moved["run_start_step"]
+    steps = [line for line in motley.metrics(ident)[0] if line["step"] >= max(began, 2)]
+    speed = sum(line["tokens"] for line in steps) / sum(line["seconds"] for line in steps)
+    expect(moved["runs"] == 2 and began > 0 and math.isclose(moved["tokens_per_s"], speed, rel_tol=1e-9), f"{moved}, not {speed}")
+    expect(f"2, from step {began} on" in motley.run("compare", str(ident), str(ident)), "said")
+    motley.run("compare", str(ident), status=2)
+    expect("usage: motley compare ID ID… (2 to 7 words, not 1)" in motley.last_error, motley.last_error)
 
 
 def an_interrupted_watcher_says_how_to_come_back(motley, ident):
@@ -111,14 +140,19 @@ def every_thread_of_a_worker_is_confined(motley):
         with open(path, encoding="utf-8") as handle:
             status = handle.read()
         expect("NoNewPrivs:\t1" in status and (SLOW > 1 or "Seccomp:\t2" in status), f"{path}: {status}")
-    said = {node["name"]: node["why"] or "" for node in motley.run("nodes", "--json", parse=True)["nodes"]}
+    nodes = motley.run("nodes", "--json", parse=True)["nodes"]
+    disk = os.statvfs(motley.home)
+    for node in nodes:
+        expect(node["disk_bytes"] == disk.f_blocks * disk.f_frsize and 0 < node["disk_free_bytes"] <= node["disk_bytes"], node)
+    said = {node["name"]: node["why"] or "" for node in nodes}
     expect("sandbox: off" in said["right"] and "sandbox: off" not in said["left"], said)
 
 
 def nonsense_is_refused_by_name(motley):
     for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "must be a minute"),
-                        (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "has passed"),
-                        (("left/cpu0", "--for", "1h", "--in", "100000h"), "ahead"), (("left/cpu0", "--for", "soon"), "no time")):
+                        (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "is past: it is "),
+                        (("left/cpu0", "--for", "1h", "--in", "100000h"), "ahead"), (("left/cpu0", "--for", "soon"), "no time"),
+                        (("left/cpu0", "--for", "1h", "--in", "1h", "--at", "2h"), "not both"), (("left/cpu0", "--for", "1h", "--hours", "2"), "not both")):
         motley.run("lease", *words, status=(1, 2))
         expect(said in motley.last_error, f"{words}: {motley.last_error}")
 

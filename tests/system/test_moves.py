@@ -5,13 +5,12 @@ import contextlib
 import json
 import os
 import signal
-import statistics
 import threading
 import time
 
-from motley import SLOW, Failed, Motley, expect, llama_spec, main, poll, two_unlike
+from motley import SLOW, Failed, Motley, expect, llama_spec, main, poll, two_paced, two_unlike
 
-SLICE_S = 0.02
+SLICE_S = 0.1  # of several steps: what a paced device sleeps of one goes on while it stands still
 
 
 class Slowed:
@@ -81,33 +80,11 @@ def cancelled_without_a_gap(motley, ident):
     return len(steps)
 
 
-def moving_will_pay(motley, ident):
-    """Whether by its profile the other device takes at most 1.3 times what a step takes now. Beside other tests a
-    profile may say several times as much."""
-    run = motley.job(ident)["run"]
-    steps, _ = motley.metrics(ident)
-    now = statistics.median(step["seconds"] for step in steps[-10:])
-    return all(one["step_s"] < 1.3 * now for one in run["plan_answer"]["alternatives"] if one["device"] != run["ranks"][0]["device"])
-
-
-@contextlib.contextmanager
-def one_of_two_that_are_alike():
-    """A service and its job that runs on one of two devices of about the same measured speed."""
-    for turn in range(5):
-        with Motley(two_unlike(isa_right="native")) as motley:
-            ident = motley.submit(llama_spec(motley, "slowed", 100000, 16, repeat=8, every=1000, placement={"kind": "single"}))["id"]
-            motley.wait_steps(ident, 20)
-            if moving_will_pay(motley, ident):
-                yield motley, ident
-                return
-            print(f"turn {turn}: the machine was too busy while the devices were measured", flush=True)
-            motley.run("cancel", str(ident))
-            motley.wait_state(ident, ("cancelled",))
-    raise Failed("never were the two devices measured alike")
-
-
 def a_device_slowed_to_half_is_left():
-    with one_of_two_that_are_alike() as (motley, ident):
+    """On paced devices, whose times are given: what else the machine computes slows them far less than it does the test."""
+    with Motley(two_paced()) as motley:
+        ident = motley.submit(llama_spec(motley, "slowed", 100000, 4, repeat=8, every=1000, placement={"kind": "single"}))["id"]
+        motley.wait_steps(ident, 20)
         first = motley.job(ident)["run"]["ranks"][0]
         with Slowed(motley, first["node"]):
             job = wait_attempt(motley, ident, 2)

@@ -57,6 +57,8 @@ class Agent:
         with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
             self.api = json.load(handle)["address"]
         self.token = motley.run("join-token", "--node", "third").split()[0]
+        motley.run("join-token", "--revoke", "--uses", "2", status=2)
+        expect("takes --node alone" in motley.last_error, motley.last_error)
 
     def start(self, protocol, api=None):
         environment = {**os.environ, "MOTLEY_JOIN": self.token}

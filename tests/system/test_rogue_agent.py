@@ -5,15 +5,15 @@ import shutil
 import signal
 import time
 
-from motley import Failed, Motley, SLOW, expect, llama_spec, main, poll, two_unlike
+from motley import Failed, Motley, SLOW, expect, llama_spec, main, poll, two_paced
 from rogue import Node, RedisError, admin, pack
 
-STEPS = 1200  # it must be under way as long as the rogue tries
+STEPS = 500  # it must be under way as long as the rogue tries
 HIGHEST = "18446744073709551615-18446744073709551615"
 
 
 def spec_for(motley, name, steps=STEPS):
-    return llama_spec(motley, name, steps, 16, repeat=4, every=50, placement={"devices": ["left/cpu0"], "micro_batch_rows": 4, "move": "never"})
+    return llama_spec(motley, name, steps, 2, repeat=4, every=50, placement={"devices": ["left/paced0"], "micro_batch_rows": 1, "move": "never"})
 
 
 def node_of(motley, name):
@@ -61,7 +61,7 @@ def words_in_anothers_name(run, sane):
         ({"type": "step", **of_run, "seq": sane, "step": 3, "loss": 1.0}, "which node right does not hold"),
         ({"type": "checkpoint", **of_run, "epoch": run["epoch"] + 1, "step": 3, "blobs": {}}, "which node right does not hold"),
         ({"type": "stopped", **of_run, "rank": 1}, "which node right does not hold"),
-        ({**hello, "devices": [{"name": "left/cpu0", "memory_limit_bytes": 5}]}, "is not one of node right"),
+        ({**hello, "devices": [{"name": "left/paced0", "memory_limit_bytes": 5}]}, "is not one of node right"),
         ({**hello, "beat": (1 << 40) + 1, "devices": [{"name": 'right/"} 1\nmotley_jobs{state="failed"} 9', "memory_limit_bytes": 5}]}, "a device's name may hold"),
         ({"type": "no such type", "seq": 0}, "run"),
     ]
@@ -192,7 +192,7 @@ def users_are_those_of_the_database(motley):
 
 
 def a_rogue_agent_harms_its_own_node_alone():
-    with Motley(two_unlike()) as motley:
+    with Motley(two_paced()) as motley:
         motley.submit(spec_for(motley, "warm", 2), wait=True)  # measured, and the model is there
         first = motley.submit(spec_for(motley, "undisturbed"), wait=True)
         expect(first["state"] == "succeeded", f"undisturbed: {first['state']}")

@@ -40,6 +40,8 @@ def a_trial_keeps_the_best_of_its_plans_and_every_loss():
         alone = motley.submit(trials.spec_of(motley, rows, "alone", 20000, trials=0))["id"]
         motley.wait_steps(alone, len(ours))
         expect(not motley.job(alone)["trial"], "no trial was asked for")
+        taught = motley.job(alone)["run"]["plan_answer"]["corrected"]
+        expect(taught["runs"] > 0 and f"corrected by {taught['runs']} run" in motley.run("logs", str(alone)), "runs before it correct its forecast")
         motley.run("cancel", str(alone))
         motley.wait_state(alone, ("cancelled",))
         theirs = losses(motley, alone)[:len(ours)]

@@ -7,14 +7,15 @@ import os
 import signal
 import time
 
-from motley import SLOW, Motley, every_loss, expect, llama_spec, main, pids, poll, two_unlike
+from motley import SLOW, Motley, every_loss, expect, llama_spec, main, pids, poll, two_paced
 
 STEPS = 300
+ROWS = 2
 LONG = 500  # more seconds than a time limit of 6
 
 
 def spec(motley, name, steps, **more):
-    return llama_spec(motley, name, steps, 16, repeat=8, every=10000, **more)
+    return llama_spec(motley, name, steps, ROWS, repeat=8, every=10000, **more)
 
 
 def makes_room(motley, what, ident, job):
@@ -48,6 +49,8 @@ def limited(motley, job):
         motley.run("resume", str(ident))
         ends += 1
     expect(ends >= 1, "the time limit never ended it")
+    said = motley.run("watch", str(ident))  # all of its runs, and not the first end alone
+    expect(f"step  {LONG}/{LONG}" in said and said.count("job succeeded") == ends + 1, said[-2000:])
     print(f"      the limit of 6 s ended it {ends} times")
     return every_loss(motley, done, "limited", LONG)
 
@@ -57,7 +60,7 @@ def drained(motley, job):
     ident = motley.submit(job)["id"]
     motley.wait_steps(ident, 10)
     device = motley.job(ident)["run"]["ranks"][0]["device"]
-    other = {"left/cpu0": "right/cpu0", "right/cpu0": "left/cpu0"}[device]
+    other = {"left/paced0": "right/paced0", "right/paced0": "left/paced0"}[device]
     said = motley.run("drain", device, "--by", "1s", "--reason", "a new fan", parse=True)
     expect(said["drained"] and said["drain_why"] == "a new fan" and said["drain_at"], said)
     deadline = time.monotonic() + 60 * SLOW
@@ -99,9 +102,9 @@ def saves_late(motley, job, other):
 
 
 def runs_yield_and_lose_nothing():
-    with Motley(two_unlike(isa_left="avx2", sharing={"move": 0.1})) as motley:
+    with Motley(two_paced(sharing={"move": 0.1})) as motley:
         # alike devices and one batch a step: every run computes the same sums
-        single = {"kind": "single", "micro_batch_rows": 16, "devices": ["left/cpu0", "right/cpu0"]}
+        single = {"kind": "single", "micro_batch_rows": ROWS, "devices": ["left/paced0", "right/paced0"]}
         one = motley.submit(spec(motley, "one", 10, placement={"count": {"most": 1}}), wait=True)
         expect(len(one["run"]["ranks"]) == 1, one["run"])
         long, alone = (every_loss(motley, motley.submit(spec(motley, "alone", steps, placement=single), wait=True), "alone", steps) for steps in (LONG, STEPS))
@@ -119,9 +122,9 @@ def runs_yield_and_lose_nothing():
             expect(late[:STEPS] == undisturbed, "the losses of the job whose checkpoint was late differ")
         me = motley.run("token", "list", parse=True)["tokens"][0]["user"]
         motley.run("group", "set", "vision", me)
-        for device in ("left/cpu0", "right/cpu0"):
+        for device in ("left/paced0", "right/paced0"):
             motley.run("device", "set", device, "--group", "vision")
-        motley.run("device", "set", "left/cpu0", "--group", "nobody", status=2)
+        motley.run("device", "set", "left/paced0", "--group", "nobody", status=2)
         expect("no such group" in motley.last_error, motley.last_error)
         listed = motley.run("devices", parse=True)["devices"]
         expect([device["group"] for device in listed] == ["vision", "vision"], listed)

@@ -16,7 +16,7 @@ from ._call import Call, Listing, Numbered, job_segment
 from ._json import decode, encode
 from ._wire import Broken, Exchange, Pause, Reply, Retry, Steps, Work, exchange, perform, problem
 from .errors import BadAnswer, Corrupt, Denied, NotFound, Unreachable
-from .models import AddModelBase, ListArtifactsAnswerArtifact, Model, Specification, Submitted
+from .models import AddModelBase, Job, ListArtifactsAnswerArtifact, Model, Specification, Submitted
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -166,10 +166,27 @@ def fetch_artifacts(job: int | Numbered, folder: Path, retry: Retry) -> Steps[li
     return found
 
 
+def record_of(made: Job, folder: Path) -> dict[str, Any]:
+    """Which job's results a folder holds, as `motley get` writes it; FileExistsError where they are another's."""
+    path = folder / "fetched.json"
+    record: dict[str, Any] = {"id": made.id, "name": made.raw["name"], "created": made.raw["created"], "files": []}
+    if path.exists():
+        before = json.loads(path.read_text())
+        if (before.get("id"), before.get("created")) != (record["id"], record["created"]):
+            raise FileExistsError(f"{folder} holds the results of job {before.get('id')} ({before.get('name')}): remove them, or give another folder")
+        record["files"] = before.get("files", [])
+    elif (folder / "metrics.jsonl").exists():
+        raise FileExistsError(f"{folder} holds results that do not say whose they are (there is no fetched.json): remove them, or give another folder")
+    return record
+
+
 def fetch(job: int | Numbered, folder: Path, retry: Retry) -> Steps[Path]:
     """What a job made, laid out as `motley get` does it."""
     folder.mkdir(parents=True, exist_ok=True)
-    yield from fetch_artifacts(job, folder, retry)
+    record = record_of((yield from perform(operations.get_job(job), retry)), folder)
+    (folder / "fetched.json").write_text(json.dumps(record))
+    found = yield from fetch_artifacts(job, folder, retry)
+    names = [str(place_of(artifact.name, folder).relative_to(folder)) for artifact in found]
     written: dict[str, tuple[Literal["step", "eval", "sample"], ...]] = {"metrics.jsonl": ("step", "eval"), "samples.jsonl": ("sample",)}
     for name, kinds in written.items():
         lines: list[Mapping[str, Any]] = []
@@ -177,12 +194,16 @@ def fetch(job: int | Numbered, folder: Path, retry: Retry) -> Steps[Path]:
             lines += [line.raw for line in (yield from everything(operations.list_metrics(job, kind=kind), retry))]
         lines.sort(key=lambda line: (line.get("step", 0), "eval" not in line))
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        names.append(name)
     for name, call in (("plan.json", operations.get_job_plan(job)), ("trace.json", operations.get_trace(job))):
         try:
             document = yield from perform(cast("Call[Any]", call), retry)
             (folder / name).write_text(json.dumps(document.raw))
+            names.append(name)
         except NotFound:  # a job that never started has neither
             pass
+    record["files"] += [name for name in names if name not in record["files"]]
+    (folder / "fetched.json").write_text(json.dumps(record))
     return folder
 
 

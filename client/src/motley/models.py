@@ -93,6 +93,13 @@ class PlanAnswerModel(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanAnswerCorrected(Answered):
+    """what earlier runs changed: how many, and the factor that step_s contains"""
+    runs: int
+    times: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataStats(Answered):
     rows: int | None = None
     tokens: int | None = None
@@ -144,6 +151,7 @@ class PlanAnswer(Answered):
     cost_per_million_tokens: float | None = None
     kwh_per_million_tokens: float | None = None
     basis: str | None = None
+    corrected: PlanAnswerCorrected | None = None  # what earlier runs changed: how many, and the factor that step_s contains
     brief: bool | None = None  # of askPlan
     planner: dict[str, Any] | None = None  # of an external planner that was asked: name, verdict, why, plan_s, step_s, built_in_step_s, ratio
     warnings: list[str] | None = None  # what looks wrong in the measured tables it rests on, in the specification or in its data
@@ -343,10 +351,10 @@ class Specification(Sent):
     sample: SpecificationSample | None | Unset = UNSET  # an answer of the model, before and after
     limits: SpecificationLimits | None | Unset = UNSET  # of time and attempts
     hold: bool | Unset = UNSET  # queued, but not started before its release
-    notify: str | None | Unset = UNSET  # the https:// address that the server posts to when the job ends or is held; none: no address; null is the submitter's own (motley notify)
+    notify: str | None | Unset = UNSET  # the https:// or mailto: address that is told when the job ends or is held; none: no address; null is the submitter's own (motley notify)
     account: str | None | Unset = UNSET  # the group that is charged; null is the submitter's default account
     service: Literal['urgent', 'normal', 'scavenger'] | Unset = UNSET  # urgent is for administrators (scope admin)
-    begin: datetime | None | Unset = UNSET  # the job does not start before this time, such as 2026-01-31T08:00:00Z
+    begin: datetime | None | Unset = UNSET  # the job does not start before this time, such as 2026-01-31T08:00:00Z; in a file also 2h, from the submit on
     after: Sequence[int] | None | Unset = UNSET  # jobs that must have succeeded before it starts
     after_any: Sequence[int] | None | Unset = UNSET  # jobs that must have ended before it starts
     array: Mapping[str, Sequence[Any]] | None | Unset = UNSET  # One job for each combination of these values: `seed: [1, 2]`. Keys are those of `train` and `method` that change neither files nor devices; at most 1000 elements.
@@ -375,16 +383,24 @@ class CommandedJobs(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GetStorageAnswerGroup(Answered):
+    group: str
+    retention_s: float  # its own time or that of a group above it
+
+
+@dataclass(frozen=True, kw_only=True)
 class GetStorageAnswerUser(Answered):
     user: str
     jobs: int  # that have ended
     checkpoints_bytes: int
     results_bytes: int
     uploads_bytes: int
+    kept_bytes_max: int | None = None  # that checkpoints and results of ended jobs may have; 0 is any number
 
 
 @dataclass(frozen=True, kw_only=True)
 class GetStorageAnswer(Answered):
+    groups: list[GetStorageAnswerGroup]  # those of which what ended jobs left goes after a time; administrators see all, others their own
     users: list[GetStorageAnswerUser]
     database_bytes: int
     disk_bytes: int  # of the disk that holds the files
@@ -559,6 +575,8 @@ class Job(Answered):
     array_of: int | None = None  # of an element, its array
     index: int | None = None  # of an element, its number there, from 0
     array: JobArray | None = None  # of an array; null: the job is none
+    files_until: str | None = None  # of a job that has ended: when its checkpoints and results go, by a rule of its group; null: not by themselves
+    files_gone: str | None = None  # when they went
     losses: int | None = None  # attempts that were lost since the last newer checkpoint
     stop_why: str | None = None  # why its run was told to stop
     held_by_admin: bool | None = None  # only an administrator may release it
@@ -1001,6 +1019,8 @@ class ListNodesAnswerNode(Answered):
     leaves: datetime | None = None  # from when on jobs are to leave it, as its agent said: it is being stopped, or its machine is taken away some time later
     refused: int | None = None  # messages of it that were refused since it joined
     clock_ahead_s: float | None = None  # how far its clock is ahead of that of the scheduler, in seconds; below 0, behind
+    disk_bytes: int | None = None  # of the disk with the home of its agent; null where that has not said it
+    disk_free_bytes: int | None = None  # what its user may still take of it
     lacking: str | None = None  # what its devices lack in order to run a worker: nothing starts there until it is mended
     why: str | None = None  # a clock that is 30 s or more off, what is lacking, that workers are in no sandbox, and why the last message was refused
     marked: datetime | None = None
@@ -1058,6 +1078,8 @@ class Link(Answered):
     latency_s: float
     bytes_per_s: float
     duplex_bytes_per_s: float | None = None  # each way while both ways are in use; 0 or absent if not measured
+    unreachable: bool | None = None  # `from` could open no connection to `to`: bytes_per_s is 1, and no plan uses this way
+    why: str | None = None  # of an unreachable one
     emulated: bool | None = None  # The mesh delays and paces it.
     measured_at: datetime | None = None
 
@@ -1272,6 +1294,11 @@ class AddJoinTokenAnswer(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RevokeJoinTokensAnswer(Answered):
+    revoked: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnrollAnswerRedis(Answered):
     address: str | None = None
     user: str | None = None
@@ -1327,6 +1354,7 @@ class User(Answered):
     running_max: int | None = None
     queued_max: int | None = None
     month_seconds_max: int | None = None
+    kept_bytes_max: int | None = None
     groups: list[str] | None = None
 
 
@@ -1352,9 +1380,11 @@ class Group(Answered):
     running_max: int | None = None
     queued_max: int | None = None
     month_seconds_max: float | None = None
+    kept_bytes_max: int | None = None
     time_limit_s: float | None = None
     slice_s: float | None = None
     lease_limit_s: float | None = None
+    retention_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

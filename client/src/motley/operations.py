@@ -14,8 +14,8 @@ from .models import (
     ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer,
     ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer,
     ListNodesAnswer, ListNodesAnswerNode, ListNoticesAnswer, ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine,
-    Metric, Model, Notice, OpenSessionAnswer, PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer, Run,
-    SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token, User, WhoAmIAnswer
+    Metric, Model, Notice, OpenSessionAnswer, PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer,
+    RevokeJoinTokensAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token, User, WhoAmIAnswer
 )
 
 
@@ -162,7 +162,8 @@ def release_job(id: int | Numbered, *, idempotency_key: str | None = None) -> Ca
 
 
 def resume_job(id: int | Numbered, *, steps: int | None | Unset = UNSET, idempotency_key: str | None = None) -> Call[Commanded]:
-    """Go on from the last checkpoint, also beyond the end. Scope jobs:write."""
+    """Go on from the last checkpoint, also beyond the end. From the first step where no checkpoint was stored. The learning rate follows
+    its schedule to the new end. Scope jobs:write."""
     return Call("POST", f"/v1/jobs/{job_segment(id)}/resume", Commanded, body={"steps": steps}, keyed=True, key=idempotency_key)
 
 
@@ -325,7 +326,7 @@ def get_load(
 
 
 def list_links(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Listing[ListLinksAnswer, Link]:
-    """Measured links between nodes, one way each. Scope nodes:read."""
+    """Links between nodes, one way each; measured, or found to be closed. Scope nodes:read."""
     return Listing(
         Call("GET", "/v1/links", ListLinksAnswer, query={"limit": limit, "after": after}), lambda page: page.links, lambda page: page.next
     )
@@ -440,13 +441,19 @@ def import_profiles(
 
 def add_join_token(
     *, expires_in: float | str | None | Unset = UNSET, node: str | None | Unset = UNSET, replace: bool | None | Unset = UNSET,
-    idempotency_key: str | None = None
+    uses: int | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[AddJoinTokenAnswer]:
-    """A token with which one machine may join, once. It pins the cluster's CA. Scope nodes:write."""
+    """A token with which one machine may join, once, or with `uses` several. It pins the cluster's CA, and is not good while the user who
+    made it is disabled. Scope nodes:write."""
     return Call(
-        "POST", "/v1/join-tokens", AddJoinTokenAnswer, body={"expires_in": expires_in, "node": node, "replace": replace}, keyed=True,
-        key=idempotency_key
+        "POST", "/v1/join-tokens", AddJoinTokenAnswer, body={"expires_in": expires_in, "node": node, "replace": replace, "uses": uses},
+        keyed=True, key=idempotency_key
     )
+
+
+def revoke_join_tokens(*, node: str | Unset = UNSET) -> Call[RevokeJoinTokensAnswer]:
+    """Join tokens that nobody can join with any more. Nodes that joined with them stay. Scope nodes:write."""
+    return Call("DELETE", "/v1/join-tokens", RevokeJoinTokensAnswer, query={"node": node})
 
 
 def enroll(*, token: str, node: str, csr: str, address: str | None | Unset = UNSET) -> Call[EnrollAnswer]:
@@ -477,13 +484,14 @@ def list_users(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Lis
 def set_user(
     name: str, *, priority_max: int | None | Unset = UNSET, disabled: bool | None | Unset = UNSET, jobs: Literal['hold',
     'cancel'] | None | Unset = UNSET, account: str | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
-    running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET
+    running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET,
+    kept_bytes_max: int | None | Unset = UNSET
 ) -> Call[SetUserAnswer]:
     """What a user may at most, and what is charged. Scope admin."""
     return Call(
         "PATCH", f"/v1/users/{segment(name)}", SetUserAnswer, body={"priority_max": priority_max, "disabled": disabled, "jobs": jobs,
         "account": account, "devices_max": devices_max, "running_max": running_max, "queued_max": queued_max, "month_seconds_max":
-        month_seconds_max}
+        month_seconds_max, "kept_bytes_max": kept_bytes_max}
     )
 
 
@@ -503,14 +511,15 @@ def put_group(*, name: str, members: Sequence[str], idempotency_key: str | None 
 def set_group(
     name: str, *, parent: str | None | Unset = UNSET, weight: float | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
     running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET,
-    time_limit_s: float | None | Unset = UNSET, slice_s: float | None | Unset = UNSET, lease_limit_s: float | None | Unset = UNSET
+    kept_bytes_max: int | None | Unset = UNSET, time_limit_s: float | None | Unset = UNSET, slice_s: float | None | Unset = UNSET,
+    lease_limit_s: float | None | Unset = UNSET, retention_s: float | None | Unset = UNSET
 ) -> Call[SetGroupAnswer]:
     """Where a group stands in the tree of accounts, its weight and its limits. Scope admin. A limit holds for all that is charged to the
     group and to those below it."""
     return Call(
         "PATCH", f"/v1/groups/{segment(name)}", SetGroupAnswer, body={"parent": parent, "weight": weight, "devices_max": devices_max,
-        "running_max": running_max, "queued_max": queued_max, "month_seconds_max": month_seconds_max, "time_limit_s": time_limit_s,
-        "slice_s": slice_s, "lease_limit_s": lease_limit_s}
+        "running_max": running_max, "queued_max": queued_max, "month_seconds_max": month_seconds_max, "kept_bytes_max": kept_bytes_max,
+        "time_limit_s": time_limit_s, "slice_s": slice_s, "lease_limit_s": lease_limit_s, "retention_s": retention_s}
     )
 
 
@@ -676,6 +685,7 @@ class Operations:
     list_profiles = SyncPages(list_profiles)
     import_profiles = SyncCall(import_profiles)
     add_join_token = SyncCall(add_join_token)
+    revoke_join_tokens = SyncCall(revoke_join_tokens)
     enroll = SyncCall(enroll)
     renew_certificate = SyncCall(renew_certificate)
     who_am_i = SyncCall(who_am_i)
@@ -755,6 +765,7 @@ class AsyncOperations:
     list_profiles = AsyncPages(list_profiles)
     import_profiles = AsyncCall(import_profiles)
     add_join_token = AsyncCall(add_join_token)
+    revoke_join_tokens = AsyncCall(revoke_join_tokens)
     enroll = AsyncCall(enroll)
     renew_certificate = AsyncCall(renew_certificate)
     who_am_i = AsyncCall(who_am_i)

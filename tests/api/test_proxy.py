@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Tests the api behind nginx, which ends TLS: the page's session works, clients are told apart by their addresses, event streams
+come at once, and nobody but a named proxy is believed."""
+import contextlib
+import http.client
+import os
+import shutil
+import ssl
+import subprocess
+import time
+
+from api import SOURCE, Api, expect, main, skip, wait_for
+
+CONFIG = """
+daemon off; pid {base}/nginx.pid; error_log {base}/nginx.log; worker_processes 1;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {base}/n1; proxy_temp_path {base}/n2; fastcgi_temp_path {base}/n3; uwsgi_temp_path {base}/n4;
+  scgi_temp_path {base}/n5;
+  server {{
+    listen 127.0.0.1:{port} ssl; server_name lab.example; ssl_certificate {base}/lab.crt; ssl_certificate_key {base}/lab.key;
+    client_max_body_size 0;
+    location / {{
+      proxy_pass http://{api}; proxy_http_version 1.1; proxy_request_buffering off; proxy_read_timeout 1h;
+      proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    }}
+  }}
+}}
+"""
+ORIGIN = "https://lab.example"
+NGINX = shutil.which("nginx") or shutil.which("nginx", path=os.path.join(SOURCE, ".cache", "nginx", "usr", "sbin"))
+
+
+class Proxy:
+    """nginx in front of the api, with a certificate for lab.example."""
+
+    def __init__(self, api):
+        self.api, self.port = api, 20000 + os.getpid() % 10000
+        done = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                               "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example", "-keyout", api.path("lab.key"),
+                               "-out", api.path("lab.crt")], capture_output=True, text=True, check=False)
+        expect(done.returncode == 0, done.stderr)
+        with open(api.path("nginx.conf"), "w", encoding="utf-8") as handle:
+            handle.write(CONFIG.format(base=api.base, port=self.port, api=api.address))
+        self.process = subprocess.Popen([NGINX, "-c", api.path("nginx.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.context = ssl.create_default_context(cafile=api.path("lab.crt"))
+        self.context.check_hostname = False  # it is reached by its number here
+        wait_for(self.answers, "nginx")
+
+    def answers(self):
+        with contextlib.suppress(OSError):
+            return self.call("GET", "/healthz").status == 200
+        return False
+
+    def connection(self, source="127.0.0.1"):
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=self.context, source_address=(source, 0))
+
+    def call(self, method, path, body=None, headers=None, source="127.0.0.1"):
+        return self.api.call(method, path, body, token=None, headers={"Host": "lab.example", **(headers or {})},
+                             connection=self.connection(source))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def page_session(proxy, source="127.0.0.1", forwarded=None):
+    headers = {"X-Motley": "1", "Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
+    if forwarded:
+        headers["X-Forwarded-For"] = forwarded
+    return proxy.call("POST", "/v1/session", {"token": proxy.api.token}, headers, source)
+
+
+def the_page_signs_in_through_it():
+    expect("<html" in PROXY.call("GET", "/").body.decode(), "no page")
+    made = page_session(PROXY)
+    cookie = made.headers["set-cookie"]
+    expect(made.status == 201 and cookie.startswith("__Host-") and "; Secure" in cookie, f"{made.status}: {cookie}")
+    headers = {"Cookie": cookie.split(";")[0], "X-Motley": "1", "Origin": ORIGIN}
+    expect(PROXY.call("GET", "/v1/whoami", headers=headers).status == 200, "the session is not known")
+    expect(PROXY.call("POST", "/v1/tokens", {"note": "x"}, headers).status == 201, "it may change nothing")
+    for other in "http://lab.example", "https://evil.example", "https://lab.example:444":
+        expect(PROXY.call("POST", "/v1/tokens", {"note": "x"}, {**headers, "Origin": other}).status == 403, f"{other} may")
+
+
+def clients_have_their_own_addresses():
+    for source, forwarded in ("127.0.0.7", None), ("127.0.0.8", "10.9.9.9"), ("127.0.0.9", "10.9.9.9, 10.8.8.8"):
+        made = page_session(PROXY, source, forwarded)
+        headers = {"Cookie": made.headers["set-cookie"].split(";")[0], "X-Motley": "1", "Origin": ORIGIN}
+        expect(PROXY.call("POST", "/v1/tokens", {"note": source}, headers, source).status == 201, source)
+        row = API.good("GET", "/v1/audit?limit=1")["audit"][-1]
+        expect(row["address"] == source, f"{row['address']} for {source} that says {forwarded}")
+    # Wrong tokens of one client are no other client's.
+    for _ in range(30):
+        last = PROXY.call("GET", "/v1/whoami", headers={"Authorization": "Bearer wrong"}, source="127.0.0.20")
+    expect(last.status == 429, f"{last.status} after 30 wrong tokens")
+    expect(PROXY.call("GET", "/v1/whoami", headers={"Authorization": f"Bearer {API.token}"}, source="127.0.0.21").status == 200, "a neighbour")
+
+
+def others_are_not_believed():
+    headers = {"X-Forwarded-For": "10.9.9.9", "X-Forwarded-Proto": "https", "Host": "lab.example", "X-Motley": "1", "Origin": ORIGIN}
+    answer = API.call("POST", "/v1/session", {"token": API.token}, token=None, headers=headers, connection=API.connection("127.0.0.2"))
+    expect(answer.status == 403, f"a client that says it is a proxy: {answer.status}")
+    API.good("POST", "/v1/tokens", {"note": "direct"}, headers={"X-Forwarded-For": "10.9.9.9"}, connection=API.connection("127.0.0.2"))
+    row = API.good("GET", "/v1/audit?limit=1")["audit"][-1]
+    expect(row["address"] == "127.0.0.2", f"{row['address']}")
+
+
+def events_come_at_once():
+    connection = PROXY.connection()
+    connection.request("GET", "/v1/events?topics=queue", headers={"Host": "lab.example", "Authorization": f"Bearer {API.token}"})
+    answer = connection.getresponse()
+    expect(answer.status == 200, f"{answer.status}")
+    begin = time.monotonic()
+    expect(answer.readline() and time.monotonic() - begin < 5, f"the first line after {time.monotonic() - begin:.1f} s")
+    connection.close()
+
+
+def addresses_are_checked():
+    api = Api(proxies=["lab.example"])
+    try:
+        done = subprocess.run(api.command(), capture_output=True, text=True, timeout=20, check=False)
+        expect(done.returncode != 0 and "proxies: [0] is no numeric address" in done.stderr, done.stderr)
+    finally:
+        shutil.rmtree(api.base, ignore_errors=True)
+
+
+if not NGINX:
+    skip("nginx is not there: tools/take_program.sh takes it out of Debian's package")
+with Api(proxies=["127.0.0.1", "::1"]) as API:
+    PROXY = Proxy(API)
+    try:
+        main(the_page_signs_in_through_it, clients_have_their_own_addresses, others_are_not_believed, events_come_at_once,
+             addresses_are_checked)
+    finally:
+        PROXY.stop()
