@@ -137,9 +137,13 @@ def a_card_without_memory_is_tried_again(motley):
 
 
 def planned_s(motley, spec):
-    """Without what runs measured of these devices meanwhile, beside other tests: their profiles and their heat alone."""
-    motley.sql("DELETE FROM device_speeds")
-    return motley.run("plan", spec, parse=True)["step_s"]
+    """By profiles and heat alone: without what runs beside other tests measured of the devices, and taught of such plans."""
+    for _ in range(20):
+        motley.sql("DELETE FROM device_speeds")
+        answer = motley.run("plan", spec, parse=True)
+        if not motley.sql("SELECT 1 FROM device_speeds"): # none came meanwhile
+            return answer["step_s"] / answer.get("corrected", {}).get("times", 1)
+    raise AssertionError("the running job's speeds came in between 20 times")
 
 
 def a_throttled_card_is_left(motley):
