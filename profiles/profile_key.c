@@ -8,12 +8,14 @@
 
 int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
 {
-    const json_t *method = json_object_get(spec, "method");
+    const json_t *method = json_object_get(spec, "method"), *targets = json_object_get(method, "targets");
+    /* what tables of default targets were keyed by before specifications left these out */
+    json_t *usual = json_pack("[s,s,s,s]", "q_proj", "k_proj", "v_proj", "o_proj");
     json_t *null = json_null();
     const json_t *const parts[] = {config,
                                    json_object_get(method, "kind"),
                                    json_object_get(method, "rank"),
-                                   json_object_get(method, "targets"),
+                                   targets ? targets : usual,
                                    json_object_get(method, "base"),
                                    json_object_get(json_object_get(spec, "train"), "compute"),
                                    json_object_get(json_object_get(spec, "data"), "sequence_tokens")};
@@ -43,5 +45,6 @@ int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SI
         rc = digest_sha256_hex(text.data, text.size, key, err);
     buf_fini(&text);
     json_decref(list);
+    json_decref(usual);
     return rc;
 }

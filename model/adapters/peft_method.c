@@ -11,7 +11,7 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
     struct peft_config config = {.rank = method->rank,
                                  .alpha = method->alpha,
                                  .dropout = method->dropout,
-                                 .lora = method->lora,
+                                 .lora = spec_lora_rules(method, model),
                                  .rslora = method->rslora,
                                  .w_names = arch_of(model->arch)->w_names};
     for (uint32_t i = 0; i < method->modules_to_save.count; i++) {

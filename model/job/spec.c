@@ -62,7 +62,6 @@ static int lora_start(void *at, struct err *err)
     for (size_t i = 0; i < DOC_COUNT(target_defaults); i++)
         if (names_add(&rules->targets.names, target_defaults[i], err) < 0)
             return -1;
-    rules->targets.names.given = true;
     return 0;
 }
 
@@ -77,9 +76,13 @@ static int lora_read(struct json_reader *r, const struct doc_field *field, void 
 
 static int lora_write(const struct doc_field *field, const void *at, json_t *object)
 {
+    const struct lora_rules *rules = at;
     struct err ignored; /* only memory can be short */
     (void)field;
-    return lora_rules_write(at, "targets", NULL, object, &ignored);
+    int status = lora_rules_write(rules, "targets", NULL, object, &ignored);
+    if (rules->targets.names.count > 0 && !rules->targets.names.given)
+        json_object_del(object, "targets"); /* the model decides what they are */
+    return status;
 }
 
 static void lora_fini(void *at)
@@ -150,8 +153,9 @@ static void method_check(struct json_reader *r, void *all)
 #define EXPRESSION "{\"type\":\"string\",\"minLength\":1,\"maxLength\":1023}"
 static const char lora_schema[] =
     "{\"targets\":{\"description\":\"names of matrices or ends of their modules' names, all-linear, or one "
-    "regular "
-    "expression\",\"anyOf\":[{\"type\":\"array\",\"minItems\":1,\"maxItems\":2048,\"uniqueItems\":true,"
+    "regular expression; absent: q_proj, k_proj, v_proj and o_proj, or qkv_proj and o_proj where q, k and v "
+    "are one matrix "
+    "(Phi-3)\",\"anyOf\":[{\"type\":\"array\",\"minItems\":1,\"maxItems\":2048,\"uniqueItems\":true,"
     "\"items\":"
     "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}," EXPRESSION "]},"
     "\"exclude_modules\":{\"description\":\"what of the targets is left out, named "

@@ -125,7 +125,7 @@ struct spec_method_part {
     enum spec_method kind;
     uint32_t rank;
     double alpha, dropout;
-    struct lora_rules lora; /* default q_proj k_proj v_proj o_proj; and the patterns of rank and alpha */
+    struct lora_rules lora; /* as written; spec_lora_rules() has the model's own default targets */
     bool rslora;
     struct spec_names modules_to_save;
     enum spec_base base;
@@ -275,6 +275,9 @@ bool spec_compute_is_open(const json_t *spec);
  * then written to 'hex' unless that is NULL. */
 bool spec_blob_ref(const char *text, char hex[65]);
 
+/* Returns the rules of a method for a model: as written, or with the family's targets where none were. These
+ * are q_proj, k_proj, v_proj and o_proj; qkv_proj and o_proj where q, k and v are one matrix. Borrows. */
+struct lora_rules spec_lora_rules(const struct spec_method_part *method, const struct model_config *config);
 /* Resolves which matrices of a model a method's adapters are on, with their ranks and factors; kind full has
  * none (ways 0). ERR_INVALID or ERR_UNSUPPORTED, with the path first: a name or pattern matches nothing (the
  * error lists the model's names), or experts would differ. */

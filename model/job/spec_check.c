@@ -6,6 +6,16 @@
 #include "model/shape/packing.h"
 #include "model/job/spec.h"
 
+struct lora_rules spec_lora_rules(const struct spec_method_part *method, const struct model_config *config)
+{
+    static char qkv[] = "qkv_proj", o[] = "o_proj", *joined[] = {qkv, o};
+    struct lora_rules rules = method->lora;
+    const struct spec_names *names = &rules.targets.names;
+    if (names->count > 0 && !names->given && config->packed_qkv)
+        rules.targets.names = (struct spec_names){.count = 2, .names = joined};
+    return rules;
+}
+
 int spec_lora_sites(const struct spec_method_part *method, const struct model_config *config,
                     struct lora_sites *sites, struct err *err)
 {
@@ -15,8 +25,9 @@ int spec_lora_sites(const struct spec_method_part *method, const struct model_co
                                            .where = "method",
                                            .targets = "targets",
                                            .strict = true};
+    const struct lora_rules rules = spec_lora_rules(method, config);
     memset(sites, 0, sizeof(*sites));
-    return method->kind == SPEC_METHOD_LORA ? lora_sites_of(&method->lora, &defaults, config, sites, err) : 0;
+    return method->kind == SPEC_METHOD_LORA ? lora_sites_of(&rules, &defaults, config, sites, err) : 0;
 }
 
 /* Refuses adapters on only one of the experts' gate and up: transformers 5 keeps gate and up of all experts

@@ -532,6 +532,10 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
         {"tiny-qwen2", "{}, placement: {stages: 9}",
          "placement.stages: is 9, and this model has 4 layers, which with embedding and head make at most 6"},
+        {FOLDERS "phi3/config", "{}", NULL},
+        {FOLDERS "phi3/config", "{targets: [q_proj, k_proj, v_proj, o_proj]}",
+         "method.targets: \"q_proj\" matches no layer of this model; those that do: o_proj, down_proj, "
+         "qkv_proj, gate_up_proj"},
         {GLM4, "{targets: [q_proj, gate_up_proj]}", NULL},
         {GLM4, "{targets: [gate_proj]}",
          "method.targets: \"gate_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
@@ -553,6 +557,35 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
             fail_msg("%s: %d %s", text, status, err.text);
         spec_fini(&spec);
     }
+}
+
+/* Phi-3's q, k and v are one matrix. A specification that names no targets names none when it is written. */
+static void every_model_of_the_catalogue_has_the_default_targets(void **state)
+{
+    (void)state;
+    json_t *rows = json_load_file(MOTLEY_TEST_DATA "/configs/published.json", 0, NULL), *row;
+    struct job_spec spec;
+    struct err err;
+    size_t i;
+    uint32_t joined = 0;
+    parse_good("{model: m, data: {train: t}}", &spec);
+    json_t *written = spec_to_json(&spec, &err);
+    assert_null(json_object_get(json_object_get(written, "method"), "targets"));
+    json_array_foreach (rows, i, row) {
+        struct model_config config;
+        struct lora_sites sites;
+        if (model_config_parse(json_object_get(row, "config"), &config, &err) < 0)
+            continue;
+        if (spec_lora_sites(&spec.method, &config, &sites, &err) < 0)
+            fail_msg("%s: %s", json_string_value(json_object_get(row, "name")), err.text);
+        uint32_t targets = lora_sites_targets(&sites);
+        assert_true(targets & LORA_O);
+        joined += targets == (LORA_QKV | LORA_O);
+    }
+    assert_int_equal(joined, 3);
+    json_decref(written);
+    json_decref(rows);
+    spec_fini(&spec);
 }
 
 /* Ministral 3 multiplies q by 1 for the first original_max_position_embeddings tokens, and by more behind
@@ -631,6 +664,7 @@ int main(void)
         cmocka_unit_test(a_warm_up_of_half_the_steps_or_more_is_doubted),
         cmocka_unit_test(keys_that_are_null_are_off_or_refused_by_name),
         cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
+        cmocka_unit_test(every_model_of_the_catalogue_has_the_default_targets),
         cmocka_unit_test(rows_beyond_what_is_computed_of_a_model_are_refused),
         cmocka_unit_test(learning_rates_are_those_of_transformers),
         cmocka_unit_test(blob_references_are_told_from_paths),
