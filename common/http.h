@@ -24,8 +24,8 @@ struct http_options {
     const char *unix_socket; /* unix socket to connect to instead of the host in `url`; or NULL */
     const char *bearer;      /* bearer token, or NULL. With a token, or a CA to join by, http:// reaches this
                                 machine      alone: ERR_INVALID */
-    const char *ca_file; /* PEM of the cluster's CA; the server's certificate must also say "server:". NULL:
-                            the system's CAs */
+    const char *ca_file; /* PEM of the cluster's CA, whose certificate of the server must also say "server:",
+                            or of a CA that signed a web server's before it. NULL: the system's CAs */
     const uint8_t *
         ca_sha256; /* 32 bytes: trust only the CA with this certificate fingerprint (used to join); or NULL */
     const char *user_agent; /* value of the User-Agent header; or NULL */

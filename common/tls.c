@@ -495,9 +495,19 @@ static int server_verify(X509_STORE_CTX *store_context, void *arg)
     return X509_verify_cert(store_context) == 1 ? server_check(store_context) : 0;
 }
 
+/* As server_verify; but a certificate that has no identity is good, too, for the cluster's CA signs none. */
+static int web_server_verify(X509_STORE_CTX *store_context, void *arg)
+{
+    char identity[TLS_IDENTITY_SIZE];
+    (void)arg;
+    if (X509_verify_cert(store_context) != 1)
+        return 0;
+    return !cert_identity(X509_STORE_CTX_get0_cert(store_context), identity) || server_check(store_context);
+}
+
 void tls_context_server(SSL_CTX *context)
 {
-    SSL_CTX_set_cert_verify_callback(context, server_verify, NULL);
+    SSL_CTX_set_cert_verify_callback(context, web_server_verify, NULL);
 }
 
 int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err)
@@ -531,7 +541,7 @@ SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, s
     SSL_CTX_set_verify(context, verify, NULL);
     SSL_CTX_set_verify_depth(context, 2);
     if (role == TLS_ROLE_CLIENT)
-        tls_context_server(context);
+        SSL_CTX_set_cert_verify_callback(context, server_verify, NULL);
     if (tls_context_reload(context, files, role, err) < 0) {
         SSL_CTX_free(context);
         return NULL;

@@ -102,11 +102,12 @@ int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls
 /* Frees a context; its connections may continue. NULL is a no-op. */
 void tls_context_free(SSL_CTX *context);
 
-/* Makes a client's 'context' (curl's, for instance) require a "server:" identity of the cluster in addition
- * to a valid chain. */
+/* Makes a client's 'context' (curl's, for instance) require a "server:" identity in addition to a valid chain
+ * where the certificate has an identity, as all that the cluster's CA signs have. Another CA's, of a web
+ * server before the api, have none. */
 void tls_context_server(SSL_CTX *context);
 
-/* Makes a client's 'context' require a "server:" identity, as tls_context_server does, and trust only the CA
+/* Makes a client's 'context' require a "server:" identity and trust only the CA
  * whose certificate has this fingerprint (32 bytes, borrowed for the context's lifetime). The server must
  * send that CA with its own certificate. */
 void tls_context_pin(SSL_CTX *context, const uint8_t *fingerprint);

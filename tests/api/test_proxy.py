@@ -3,13 +3,14 @@
 come at once, and nobody but a named proxy is believed."""
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import ssl
 import subprocess
 import time
 
-from api import SOURCE, Api, expect, main, skip, wait_for
+from api import BIN, SOURCE, Api, expect, main, skip, wait_for
 
 CONFIG = """
 daemon off; pid {base}/nginx.pid; error_log {base}/nginx.log; worker_processes 1;
@@ -18,7 +19,7 @@ http {{
   access_log off; client_body_temp_path {base}/n1; proxy_temp_path {base}/n2; fastcgi_temp_path {base}/n3; uwsgi_temp_path {base}/n4;
   scgi_temp_path {base}/n5;
   server {{
-    listen 127.0.0.1:{port} ssl; server_name lab.example; ssl_certificate {base}/lab.crt; ssl_certificate_key {base}/lab.key;
+    listen 127.0.0.1:{port} ssl; server_name lab.example; ssl_certificate {base}/lab.crt; ssl_certificate_key {base}/lab.key; ssl_protocols TLSv1.2 TLSv1.3;
     client_max_body_size 0;
     location / {{
       proxy_pass http://{api}; proxy_http_version 1.1; proxy_request_buffering off; proxy_read_timeout 1h;
@@ -38,7 +39,7 @@ class Proxy:
     def __init__(self, api):
         self.api, self.port = api, 20000 + os.getpid() % 10000
         done = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                               "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example", "-keyout", api.path("lab.key"),
+                               "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example,IP:127.0.0.1", "-keyout", api.path("lab.key"),
                                "-out", api.path("lab.crt")], capture_output=True, text=True, check=False)
         expect(done.returncode == 0, done.stderr)
         with open(api.path("nginx.conf"), "w", encoding="utf-8") as handle:
@@ -117,6 +118,18 @@ def events_come_at_once():
     connection.close()
 
 
+def a_certificate_of_the_labs_own_ca_is_enough():
+    """`ca` of client.json names the file of whichever CA signed what people reach; a certificate for another name is refused."""
+    home = API.path("person")
+    os.makedirs(home)
+    for host, good in ("127.0.0.1", True), ("localhost", False):
+        with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
+            json.dump({"address": f"https://{host}:{PROXY.port}", "token": API.token, "ca": API.path("lab.crt")}, handle)
+        done = subprocess.run([os.path.join(BIN, "motley"), "--home", home, "jobs"], capture_output=True, text=True, timeout=20,
+                              check=False)
+        expect((done.returncode == 0) == good, f"{host}: {done.returncode}: {done.stdout}{done.stderr}")
+
+
 def addresses_are_checked():
     api = Api(proxies=["lab.example"])
     try:
@@ -132,6 +145,6 @@ with Api(proxies=["127.0.0.1", "::1"]) as API:
     PROXY = Proxy(API)
     try:
         main(the_page_signs_in_through_it, clients_have_their_own_addresses, others_are_not_believed, events_come_at_once,
-             addresses_are_checked)
+             a_certificate_of_the_labs_own_ca_is_enough, addresses_are_checked)
     finally:
         PROXY.stop()
