@@ -79,6 +79,7 @@ struct agent {
     bool signalled;       /* it was told so by a signal; the next one kills */
     bool flushing;        /* no worker is left; the last events are on their way */
     bool removed;         /* an administrator has removed this node from the cluster */
+    bool replaced;        /* another agent has this node's identity, and began later */
     bool connected;
     uint64_t complained_ns;
 };
@@ -145,6 +146,8 @@ static void feed_connected(void *arg)
     hello_send(agent);
 }
 
+static void replaced(struct agent *agent, const json_t *message);
+
 static void feed_message(void *arg, const json_t *message)
 {
     struct agent *agent = arg;
@@ -154,11 +157,26 @@ static void feed_message(void *arg, const json_t *message)
     else if (strcmp(type, "nodes") == 0)
         links_nodes(agent->links, json_object_get(message, "nodes"));
     else if (strcmp(type, "removed") == 0)
-        renewer_now(agent->renewer);                /* ask the api, whose answer is decisive */
+        renewer_now(agent->renewer); /* ask the api, whose answer is decisive */
+    else if (strcmp(type, "replaced") == 0)
+        replaced(agent, message);
     supervisor_message(agent->supervisor, message); /* this also confirms a message that has an id */
 }
 
 static void workers_ended(void *arg);
+
+/* Ends this agent where another one that began later has its identity, as in a copy of its home: the node's
+ * messages are read by both, so that only one may act on them. */
+static void replaced(struct agent *agent, const json_t *message)
+{
+    const char *boot = json_string_value(json_object_get(message, "boot"));
+    if (!boot || strcmp(boot, agent->boot) <= 0 || agent->stopping)
+        return;
+    log_event(LOG_LEVEL_ERROR, "node_replaced", "node=%s boot=%s", agent->config.name, boot);
+    agent->replaced = true;
+    agent->stopping = true;
+    supervisor_end(agent->supervisor, 0, workers_ended, agent);
+}
 
 /* Whether a message is of the present incarnation. Messages of an earlier one may still lie in Redis and are
  * void. The first message of a later one shows that the database was restored from a backup: it knows no run
@@ -791,6 +809,11 @@ int agent_run(const struct agent_options *options, struct err *err)
                            "node %s was removed from the cluster; it joins again with a token made "
                            "by motley join-token --node %s --replace",
                            agent->identity.node, agent->identity.node)
+             : agent->replaced
+                 ? err_set(err, ERR_CONFLICT,
+                           "another agent serves node %s since a later time (motley nodes shows where), as "
+                           "from a copy of %.200s: each machine joins under a name of its own",
+                           agent->identity.node, home)
                  : 0;
 out:
     agent_fini(agent);

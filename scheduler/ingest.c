@@ -27,6 +27,7 @@
 #define READ_PAUSE_US_MIN 2000u
 #define READ_PAUSE_US_MAX 50000u
 #define SEEN_NS 15000000000u   /* how often a node's last_seen and clock are written */
+#define TOLD_NS 1000000000u    /* between two words to an agent that another replaced */
 #define CLOCK_MOVED_US 5000000 /* a node's clock that moved by more is written at once */
 /* So many runs in a row whose events are refused are not at fault themselves. */
 enum { REFUSED_RUNS_MAX = 3 };
@@ -44,6 +45,19 @@ static size_t share_bytes(const struct scheduler *scheduler)
 {
     const size_t share = BATCH_BYTES_MAX / scheduler->read_busy;
     return share > SHARE_BYTES_MIN ? share : SHARE_BYTES_MIN;
+}
+
+/* Tells the agent of an earlier start of the node, which may still run, that another one began later, as in a
+ * copy of its home. The later one reads it, too, and knows itself by its name. */
+static void tell_replaced(struct scheduler *scheduler, struct node_stream *node_stream)
+{
+    const uint64_t now_ns = clock_mono_ns();
+    if (node_stream->told_ns != 0 && now_ns - node_stream->told_ns < TOLD_NS)
+        return;
+    node_stream->told_ns = now_ns;
+    json_t *message = json_pack("{s:s, s:s}", "type", "replaced", "boot", node_stream->boot);
+    dispatch_pass(scheduler->dispatch, node_stream->node, message);
+    json_decref(message);
 }
 
 static int take_entry(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
@@ -73,7 +87,9 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
     json_t *event = node_stream_open(node_stream, entry, err);
     if (event)
         return json_array_append_new(scheduler->pending, event);
-    if (err->code != ERR_STALE)
+    if (err->code == ERR_CONFLICT)
+        tell_replaced(scheduler, node_stream);
+    else if (err->code != ERR_STALE)
         node_stream_refuse(node_stream, clock_mono_ns(), err->code, err->text);
     return 0;
 }

@@ -161,7 +161,10 @@ static int beat_check(struct node_stream *node_stream, const json_t *event, stru
     if (jr_finish_loose(&reader) < 0)
         return -1;
     const int order = strcmp(boot, node_stream->boot);
-    if (order < 0 || (order == 0 && beat <= node_stream->beat))
+    if (order < 0)
+        return err_set(err, ERR_CONFLICT, "%s %" PRId64 " of start %s, which another replaced", type, beat,
+                       boot);
+    if (order == 0 && beat <= node_stream->beat)
         return err_set(err, ERR_STALE, "%s %" PRId64 " of start %s comes again", type, beat, boot);
     snprintf(node_stream->boot, sizeof(node_stream->boot), "%s", boot);
     node_stream->beat = beat;

@@ -36,9 +36,10 @@ struct node_stream {
     uint32_t taken_count;
     double allowance; /* bytes that may still be read; grows by ALLOWANCE_BYTES each second */
     uint64_t allowance_ns;
-    bool cut;      /* the read took only a part of this stream's entries; the next read takes the rest */
-    char boot[80]; /* name of the newest start of the node's agent */
-    int64_t beat;  /* number of the last sign of life since that start */
+    bool cut;         /* the read took only a part of this stream's entries; the next read takes the rest */
+    char boot[80];    /* name of the newest start of the node's agent */
+    int64_t beat;     /* number of the last sign of life since that start */
+    uint64_t told_ns; /* when an earlier start was last told that this one replaced it */
 
     int64_t refused;                 /* refused events that are not yet written to the node's row */
     int64_t reasons[ERR_CODE_COUNT]; /* the same refused events, counted by error code */
@@ -83,7 +84,7 @@ struct node_stream *node_streams_find_key(struct node_streams *node_streams,
 
 /* Returns the event in an entry of the node's stream, with "node" set. NULL when the entry is refused:
  * ERR_CORRUPT, ERR_TOO_BIG, or ERR_DENIED when its seal does not hold or it names another node; ERR_STALE for
- * a sign of life that was seen before. */
+ * a sign of life that was seen before, ERR_CONFLICT for one of an earlier start of the agent. */
 json_t *node_stream_open(struct node_stream *node_stream, const struct redis_entry *entry, struct err *err);
 
 /* Returns false for an entry id that Redis's own clock would not give for the next hundred million years.

@@ -471,6 +471,27 @@ static void sigterm_leaves_no_process(void **state)
     assert_int_equal(processes_of(world->home), 0);
 }
 
+/* An agent of a copied home began later: this one ends with its workers, for good, and not for an older one.
+ */
+static void another_agent_of_this_node_ends_it(void **state)
+{
+    struct world *world = *state;
+    events_forget(world);
+    world->worker = NULL;
+    agent_start(world);
+    json_t *hello = await(world, "node_hello", -1);
+    say(world, assign(1020, 1020, "left/cpu0", "wait"));
+    json_decref(await(world, "worker_ready", 1020));
+    say_quietly(world, json_pack("{s:s, s:s}", "type", "replaced", "boot", "0"));
+    say_quietly(world, json_pack("{s:s, s:O}", "type", "replaced", "boot", json_object_get(hello, "boot")));
+    say_quietly(world, json_pack("{s:s}", "type", "hello"));
+    json_decref(await(world, "node_hello", -1));
+    say_quietly(world, json_pack("{s:s, s:s}", "type", "replaced", "boot", "f"));
+    assert_int_equal(agent_wait(world), 4);
+    assert_int_equal(processes_of(world->home), 0);
+    json_decref(hello);
+}
+
 int main(int argc, char **argv)
 {
     world_begin(argc, argv);
@@ -495,6 +516,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_a_worker_lacks_is_told_and_heals),
         cmocka_unit_test(a_measurement_that_a_job_replaces_is_answered),
         cmocka_unit_test(sigterm_leaves_no_process),
+        cmocka_unit_test(another_agent_of_this_node_ends_it),
     };
     return cmocka_run_group_tests(tests, world_up, world_down);
 }

@@ -43,6 +43,7 @@ struct fake_agent {
     struct event *timer;
     struct seal *seal;
     char node[40], boot[40], after[40], stream[80];
+    char replaced_by[80]; /* start of the agent that was said to have replaced an earlier one; "": none */
     int64_t beat;
     unsigned beat_ms; /* time between heartbeats; 0: 100 */
     int devices;
@@ -384,6 +385,9 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
     }
     if (strcmp(type, "assign") == 0) {
         fake_assign(agent, message);
+    } else if (strcmp(type, "replaced") == 0) {
+        snprintf(agent->replaced_by, sizeof(agent->replaced_by), "%s",
+                 json_string_value(json_object_get(message, "boot")));
     } else if (strcmp(type, "peers") == 0) {
         struct fake_worker *worker = fake_find(agent, message, 0);
         json_decref(agent->peers);

@@ -419,6 +419,21 @@ static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **
     json_decref(world_command(&world, none, JOB_EVENT_CANCEL, 0));
 }
 
+/* Of two agents with one node's identity the earlier one, in whose name a sign of life comes, is told of the
+ * later one, whose job goes on. */
+static void an_agent_of_a_copied_home_replaces_the_first_one(void **state)
+{
+    fresh_agents(state);
+    struct fake_agent *agent = world.agents[0];
+    const struct world_job job = {.name = "goes-on", .devices = "left/cpu0", .steps = 20, .every = 5};
+    int64_t id = world_submit(&world, &job);
+    fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", agent->boot));
+    assert_string_equal(agent->replaced_by, "");
+    fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", "0001"));
+    WORLD_UNTIL(&world, strcmp(agent->replaced_by, agent->boot) == 0);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 enum { WAITING = 150 }; /* more jobs than one pass of the scheduler reads at once */
 
 static void any_number_of_jobs_that_wait_hide_none_that_fits(void **state)
@@ -648,6 +663,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_device_that_fails_twice_is_drained_until_somebody_says_so),
         cmocka_unit_test(what_fits_nowhere_fails_with_numbers_and_what_waits_says_why),
         cmocka_unit_test(a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody),
+        cmocka_unit_test(an_agent_of_a_copied_home_replaces_the_first_one),
         cmocka_unit_test(any_number_of_jobs_that_wait_hide_none_that_fits),
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
