@@ -53,7 +53,7 @@ struct agent {
     struct agent_config config;
     struct agent_identity identity;
     char worker[4096];
-    char boot[33];
+    char boot[HISTORY_BOOT_SIZE];
     int lock;
     struct event_base *base;
     struct event *signals[SIGNALS];
@@ -435,28 +435,6 @@ static int cards_look(struct agent *agent, struct err *err)
                          "none of the devices named can be used: motley-worker --devices says why");
 }
 
-/* Makes the id of this start: the wall clock in microseconds and 8 random bytes, in hex. It is greater than
- * the id of the last start even if the clock was set back, and detects events of an older start that are sent
- * again. */
-static int boot_make(struct agent *agent, struct err *err)
-{
-    char path[4096], last[17] = "", random[17];
-    struct buf text;
-    if (file_path(path, sizeof(path), err, "%s/boot", agent->options.home) < 0)
-        return -1;
-    buf_init(&text, 4096);
-    if (file_exists(path) && file_read_all(path, 4096, &text, err) == 0)
-        snprintf(last, sizeof(last), "%s", buf_str(&text));
-    buf_fini(&text);
-    uint64_t now_us = (uint64_t)clock_wall_us(), last_us = strtoull(last, NULL, 16);
-    if (last_us >= now_us && last_us < UINT64_MAX)
-        now_us = last_us + 1;
-    if (random_hex(random, 8, err) < 0)
-        return -1;
-    snprintf(agent->boot, sizeof(agent->boot), "%016" PRIx64 "%s", now_us, random);
-    return file_write_atomic(path, agent->boot, strlen(agent->boot), 0600, err);
-}
-
 /* Takes the time that the caller knows where the configuration has none. A node whose time is over joins
  * nothing. */
 static int until_check(struct agent *agent, struct err *err)
@@ -742,7 +720,7 @@ static int renew(struct agent *agent, struct err *err)
     agent->journal = NULL;
     int result = history_renew(agent->history, agent->renewal, err);
     agent->renewal[0] = '\0';
-    return result < 0 ? -1 : boot_make(agent, err);
+    return result < 0 ? -1 : history_boot(agent->options.home, agent->boot, err);
 }
 
 /* Writes the absolute path of the home, because workers may have other working folders. An absolute path is
@@ -785,9 +763,9 @@ int agent_run(const struct agent_options *options, struct err *err)
         goto out;
     }
     agent->options.home = home;
-    if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        cards_look(agent, err) < 0 || !(agent->history = history_open(home, err)) ||
-        groups_make(agent, err) < 0) {
+    if (worker_find(agent, err) < 0 || history_boot(agent->options.home, agent->boot, err) < 0 ||
+        identity_make(agent, err) < 0 || cards_look(agent, err) < 0 ||
+        !(agent->history = history_open(home, err)) || groups_make(agent, err) < 0) {
         goto out;
     }
     for (bool again = true; again;) {

@@ -2,12 +2,15 @@
  * "before"?}. */
 #include "agent/history.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/document.h"
 #include "common/buf.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
 
@@ -108,4 +111,23 @@ int history_renew(struct node_history *history, const char *incarnation, struct 
 json_t *history_before(const struct node_history *history)
 {
     return json_object_get(history->document, "before");
+}
+
+int history_boot(const char *home, char boot[HISTORY_BOOT_SIZE], struct err *err)
+{
+    char path[4096], last[17] = "", random[17];
+    struct buf text;
+    if (file_path(path, sizeof(path), err, "%s/boot", home) < 0)
+        return -1;
+    buf_init(&text, 4096);
+    if (file_exists(path) && file_read_all(path, 4096, &text, err) == 0)
+        snprintf(last, sizeof(last), "%s", buf_str(&text));
+    buf_fini(&text);
+    uint64_t now_us = (uint64_t)clock_wall_us(), last_us = strtoull(last, NULL, 16);
+    if (last_us >= now_us && last_us < UINT64_MAX)
+        now_us = last_us + 1;
+    if (random_hex(random, 8, err) < 0)
+        return -1;
+    snprintf(boot, HISTORY_BOOT_SIZE, "%016" PRIx64 "%s", now_us, random);
+    return file_write_atomic(path, boot, strlen(boot), 0600, err);
 }

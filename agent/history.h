@@ -12,7 +12,7 @@
 
 #include "common/err.h"
 
-enum { HISTORY_INCARNATION_SIZE = 40, HISTORY_RUNS_MAX = 512 };
+enum { HISTORY_INCARNATION_SIZE = 40, HISTORY_RUNS_MAX = 512, HISTORY_BOOT_SIZE = 33 };
 
 struct node_history;
 
@@ -39,5 +39,10 @@ int history_renew(struct node_history *history, const char *incarnation, struct 
 /* Returns {"incarnation", "runs": [{"job", "run"}]} of the incarnation before; NULL when there was none.
  * Borrowed until the next change. */
 json_t *history_before(const struct node_history *history);
+
+/* Makes the id of a start of the agent: the wall clock in microseconds and 8 random bytes, in hex. It is
+ * greater than the id of the home's last start even if the clock was set back, and tells events of an earlier
+ * start that are sent again. ERR_IO. */
+int history_boot(const char *home, char boot[HISTORY_BOOT_SIZE], struct err *err);
 
 #endif

@@ -83,7 +83,7 @@ uint64_t memory_total_bytes(void)
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     char text[64];
     uint64_t limit = strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
-                              10); /* "max", which means no limit, is read as 0 */
+                              10);                            /* "max", which means no limit, is read as 0 */
     uint64_t lent = slurm_number("SLURM_MEM_PER_NODE") << 20; /* MiB, of sbatch --mem */
     if (lent == 0)
         lent = (slurm_number("SLURM_MEM_PER_CPU") << 20) * slurm_number("SLURM_CPUS_ON_NODE");

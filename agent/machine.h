@@ -7,8 +7,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-uint32_t cpu_count(void); /* CPUs that this process, or the Slurm allocation that it is in, may use; at least 1 */
-/* Returns the memory of the machine, or the limit of our control group or Slurm allocation if that is less. */
+uint32_t
+cpu_count(void); /* CPUs that this process, or the Slurm allocation that it is in, may use; at least 1 */
+/* Returns the memory of the machine, or the limit of our control group or Slurm allocation if that is less.
+ */
 uint64_t memory_total_bytes(void);
 
 /* Returns "amx", "avx512", "avx2", "sse42" or "generic": the best instruction set that this CPU has. */
