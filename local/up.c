@@ -30,7 +30,8 @@ enum {
     TIMEOUT_DEFAULT_S = 60,
     DOWN_MS = 45000,
     POLL_MS = 20,
-    RESTARTS_MAX = 6, /* deaths of a service during the start after which the start is given up */
+    API_SLOW_MS = 8000, /* from when on it is said for what is waited */
+    RESTARTS_MAX = 6,   /* deaths of a service during the start after which the start is given up */
     CONFIG_BYTES = 1 << 20,
     ANSWER_BYTES = 4 << 20,
     NEWER_STATUS = 5 /* exit status of a service that finds the database of a newer release */
@@ -243,10 +244,17 @@ static int check_progress(const struct coming_up *u, const char *what)
 
 static int wait_api(struct coming_up *u)
 {
-    for (;;) {
+    const uint64_t slow_ns = clock_mono_ns() + (uint64_t)API_SLOW_MS * 1000000u;
+    const bool named = strcmp(u->config.advertise, u->config.host) != 0;
+    for (bool told = false;;) {
         struct err why = {0};
         if (api_is_ready(u->http, &why))
             return 0;
+        if (!told && why.code != ERR_NONE && clock_mono_ns() > slow_ns) {
+            told = true;
+            say(u, "the api does not answer yet at %s%s: %.200s", u->access.url,
+                named ? ", as `advertise` of the configuration says" : "", why.text);
+        }
         if (check_progress(u, "the api was not ready") < 0) {
             return u->err->code == ERR_TIMEOUT && why.code != ERR_NONE
                        ? err_set(u->err, ERR_TIMEOUT, "%.300s (last: %.180s)", u->err->text, why.text)
