@@ -58,7 +58,7 @@ packages-test:
 	@tools/take_program.sh nginx usr/sbin/nginx
 
 test: packages-test build
-	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
+	@tools/in_memory.sh ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
 	@tools/lint.py
 
 # The page alone, in Chromium, against a live service: also what takes too long for `make test`.

@@ -68,7 +68,8 @@ static inline bool test_wait_until(bool (*condition)(void *), void *arg, int tim
 
 static inline void test_dir_make(struct test_dir *dir)
 {
-    snprintf(dir->path, sizeof(dir->path), "/tmp/motley-test-XXXXXX");
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir->path, sizeof(dir->path), "%.70s/motley-test-XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(dir->path) || chmod(dir->path, 0755) < 0)
         test_services_fail("temporary folder", "cannot be made");
 }
