@@ -35,7 +35,8 @@ static const struct pg_statement list_links = {
     "SELECT json_build_object('links', coalesce(json_agg(document::jsonb || jsonb_build_object('from', "
     "from_node, "
     " 'to', to_node, 'measured_at', motley_time(measured_at)) ORDER BY from_node COLLATE \"C\", "
-    " to_node COLLATE \"C\"), '[]'::json)) FROM links",
+    " to_node COLLATE \"C\"), '[]'::json)) FROM links WHERE NOT EXISTS (SELECT 1 FROM nodes WHERE removed_at "
+    "IS NOT NULL AND name IN (from_node, to_node))",
     PG_READ};
 
 int store_link_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)

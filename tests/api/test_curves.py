@@ -74,7 +74,8 @@ def evaluations_have_buckets_and_what_has_none_is_refused():
 
 
 def links_are_listed_one_way_each():
-    api.psql("INSERT INTO nodes (name) VALUES ('a'), ('b'); INSERT INTO links (from_node, to_node, document) VALUES ('b', 'a', "
+    api.psql("INSERT INTO nodes (name, removed_at) VALUES ('a', NULL), ('b', NULL), ('gone', now()); INSERT INTO links (from_node, "
+             "to_node, document) VALUES ('a', 'gone', '{}'), ('gone', 'b', '{}'); INSERT INTO links (from_node, to_node, document) VALUES ('b', 'a', "
              "'{\"from\": \"b\", \"to\": \"a\", \"latency_s\": 0.001, \"bytes_per_s\": 1e8, \"emulated\": true}'), ('a', 'b', "
              "'{\"from\": \"a\", \"to\": \"b\", \"latency_s\": 0.002, \"bytes_per_s\": 2e8}')")
     page = api.good("GET", "/v1/links")
