@@ -110,6 +110,16 @@ static void memory_look(const struct doctor *doctor, json_t *faults)
                   units_bytes(all, bytes), units_bytes(there, memory_total_bytes()));
 }
 
+static void threads_look(const struct doctor *doctor, json_t *faults)
+{
+    for (uint32_t i = 0; i < doctor->config->device_count; i++)
+        if (doctor->config->devices[i].threads > cpu_count())
+            fault_add(faults,
+                      "%s computes with %u threads on %u processors, which wait for each other: lower its "
+                      "`threads` in the agent's configuration",
+                      doctor->config->devices[i].name, doctor->config->devices[i].threads, cpu_count());
+}
+
 /* Cards, and drivers of cards that are there, which cannot be used. What the configuration itself leaves out
  * is no fault. */
 static void cards_look(const struct doctor *doctor, json_t *faults)
@@ -233,8 +243,8 @@ static void redis_look(const struct doctor *doctor, json_t *faults)
 static const struct {
     void (*look)(const struct doctor *doctor, json_t *faults);
     bool asks; /* it waits for another program's answer */
-} checks[] = {{limits_look, false},      {disk_look, false}, {memory_look, false}, {cards_look, false},
-              {certificate_look, false}, {api_look, true},   {redis_look, true}};
+} checks[] = {{limits_look, false}, {disk_look, false},        {memory_look, false}, {threads_look, false},
+              {cards_look, false},  {certificate_look, false}, {api_look, true},     {redis_look, true}};
 
 json_t *doctor_look(const struct doctor *doctor, bool all)
 {

@@ -38,7 +38,7 @@ class Agent:
 
     def __init__(self, motley, config):
         self.motley, self.home = motley, motley.path("third")
-        self.config = motley.write("third.yaml", config)
+        self.config = motley.write(f"third-{config['devices'][0]['threads']}.yaml", config)
         with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
             self.api = json.load(handle)["address"]
         self.token = motley.run("join-token", "--node", "third").split()[0]
@@ -74,6 +74,8 @@ def an_agents_machine(motley):
     await_faults(motley, ["third"], "mended", lambda found: found == [])
     expect(agent.doctor() == [], agent.doctor())
     one(agent.doctor(files=1000), "open files is 1000", "ulimit -n")
+    many = Agent(motley, {"name": "third", "devices": [{"kind": "cpu", "threads": 1000, "memory": "450MiB"}]})
+    one(many.doctor(), "third/cpu0 computes with 1000 threads", "lower its `threads`")
     expect(faults(motley, "--agent", agent.home, "--config", agent.config) == [], motley.run("doctor", status=(0, 1)))
     # The api is away, then Redis alone.
     path = os.path.join(agent.home, "agent.json")
