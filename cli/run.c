@@ -10,6 +10,7 @@
 
 #include "common/file.h"
 #include "common/units.h"
+#include "local/local.h"
 
 /* Starts the system if no server answers. */
 static int ensure_up(struct cli *cli, struct err *err)
@@ -18,9 +19,11 @@ static int ensure_up(struct cli *cli, struct err *err)
     if (client_call(cli, "GET", NULL, NULL, &absent, "/readyz") == 0)
         return 0;
     client_close(cli);
-    if (command_up(cli, err) < 0)
-        return err->code == ERR_CONFLICT ? err_wrap(err, "%.200s", absent.text) : -1;
-    return 0;
+    if (local_is_elsewhere(cli->home)) {
+        *err = absent;
+        return err_wrap(err, "the server that %.200s/client.json names", cli->home);
+    }
+    return command_up(cli, err);
 }
 
 /* Prints the devices that can be reached. Returns their names as keys, new. */

@@ -42,6 +42,9 @@ struct local_up_options {
  * (PostgreSQL or Redis is not installed), ERR_IO (disk), ERR_TIMEOUT. */
 int local_up(const struct local_up_options *options, struct err *err);
 
+/* Whether client.json of the home names a server that was not started there. */
+bool local_is_elsewhere(const char *home);
+
 /* True when a supervisor of this home runs. */
 bool local_is_up(const char *home);
 

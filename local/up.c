@@ -428,16 +428,24 @@ static bool moved_while_up(const struct coming_up *u)
     return moved;
 }
 
+bool local_is_elsewhere(const char *home)
+{
+    char client[PATH_MAX], made[PATH_MAX];
+    struct err why;
+    return file_path(client, sizeof(client), &why, "%s/client.json", home) == 0 &&
+           file_path(made, sizeof(made), &why, "%s/run/home.id", home) == 0 && file_exists(client) &&
+           !file_exists(made);
+}
+
 /* Refuses a folder that is somebody's way to a server elsewhere: its client.json has a token that nobody
  * shows again. */
 static int client_check(const char *home, struct err *err)
 {
-    char client[PATH_MAX], made[PATH_MAX];
+    char client[PATH_MAX];
     struct err why;
-    if (file_path(client, sizeof(client), err, "%s/client.json", home) < 0 ||
-        file_path(made, sizeof(made), err, "%s/run/home.id", home) < 0)
+    if (file_path(client, sizeof(client), err, "%s/client.json", home) < 0)
         return -1;
-    if (!file_exists(client) || file_exists(made))
+    if (!local_is_elsewhere(home))
         return 0;
     json_t *document = document_load(client, CONFIG_BYTES, &why);
     const char *address = json_string_value(json_object_get(document, "address"));

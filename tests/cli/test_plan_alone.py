@@ -799,6 +799,10 @@ def without_a_server_other_commands_say_so():
         for words in (("--json", "--home", "./elsewhere", "jobs"), ("--home=./elsewhere", "jobs", "--json")):
             done = f.run(*words, status=3)
             expect("elsewhere" in done.stderr, f"options before the command: {done.stderr}")
+        os.mkdir(os.path.join(f.path, "no-server"))
+        f.write("no-server/client.json", {"address": "http://127.0.0.1:1", "token": "t", "ca": None})
+        done = f.run("run", f.spec, status=3)
+        expect("127.0.0.1:1" in done.stderr and "client.json names" in done.stderr and "motley up" not in done.stderr, done.stderr)
         expect("JOB" in f.run("replay", status=2).stderr, "replay without a job")
         expect("\"x\"" in f.run("replay", "x", status=2).stderr, "replay of no number")
         expect("export" in f.run("profile", "burn", status=2).stderr, "an unknown word")
