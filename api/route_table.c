@@ -321,8 +321,13 @@ static void authenticate(struct call *call)
     struct err err = {0};
     bool session = !value && session_token(call, cookie);
     if (!session && (!value || strncasecmp(value, "Bearer ", 7) != 0)) {
-        call_problem(call, 401, "unauthenticated", NULL,
-                     "there is no token: send \"Authorization: Bearer TOKEN\"");
+        const char *user = session_proxy_user(call);
+        if (user)
+            call_problem(call, 401, "proxy-user", NULL,
+                         "the proxy says that you are %.80s: POST /v1/session signs you in", user);
+        else
+            call_problem(call, 401, "unauthenticated", NULL,
+                         "there is no token: send \"Authorization: Bearer TOKEN\"");
         return;
     }
     /* From here on, a refusal tells the browser to remove the cookie. */

@@ -250,6 +250,7 @@ static const struct doc_field config_fields[] = {
     PASSED("hub", hub, DOC_OBJECT),
     PASSED("notify", notify, DOC_OBJECT),
     PASSED("proxies", proxies, DOC_ARRAY, .max = LOCAL_AGENTS_MAX),
+    DOC_CHARS("proxy_user", local_config, proxy_user, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
 };
 static const struct doc config_doc = DOC(local_config, config_fields, .check = config_check);
 

@@ -1,11 +1,23 @@
 /* Sessions of the page in the browser: one-time codes that open sessions, and the tokens that sessions
  * use. */
 #include "store/store_private.h"
+
+#include <stdio.h>
+
 #include "store/users.h"
 
 #include "common/digest.h"
 
 /* clang-format off */
+/* What both ways to open a session end with: t is its token, $4 the address. */
+#define OPENED \
+    "u AS (SELECT t.*, users.name FROM t JOIN users ON users.id = t.user_id), " \
+    "said AS (" \
+    AUDIT("json_build_object('who', u.name, 'user_id', u.user_id, 'token', u.made_by, 'address', nullif($4, ''))", "'session.open'", "u.id::text", "NULL::json", "json_build_object('expires', motley_time(u.expires_at))", "u") \
+    "  ) " \
+    "SELECT json_build_object('user', name, 'scopes', scopes, 'expires', motley_time(expires_at), " \
+    "  'seconds', floor(extract(epoch FROM expires_at - now()))::bigint) FROM u"
+
 /* Parameters: $1: the code's hash; $2: the asker's token; $3: when the code expires, in µs. */
 static const struct pg_statement put_code = {
     "session_code_put",
@@ -26,12 +38,15 @@ static const struct pg_statement open_session = {
     "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by, parent, session) "
     "  SELECT $2, user_id, scopes, 'the page', least(expires_at, now() + $3::bigint * interval '1 s'), id, "
     "    coalesce(parent, id), true FROM shown RETURNING *), "
-    "u AS (SELECT t.*, users.name FROM t JOIN users ON users.id = t.user_id), "
-    "said AS ("
-    AUDIT("json_build_object('who', u.name, 'user_id', u.user_id, 'token', u.made_by, 'address', nullif($4, ''))", "'session.open'", "u.id::text", "NULL::json", "json_build_object('expires', motley_time(u.expires_at))", "u")
-    "  ) "
-    "SELECT json_build_object('user', name, 'scopes', scopes, 'expires', motley_time(expires_at), "
-    "  'seconds', floor(extract(epoch FROM expires_at - now()))::bigint) FROM u",
+    OPENED,
+    PG_WRITE};
+/* Parameters: the user's name, the new token's hash, seconds, the client's address, scopes. */
+static const struct pg_statement open_user_session = {
+    "session_open_user",
+    "WITH t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, session) "
+    "  SELECT $2, id, $5::integer, 'the page', now() + $3::bigint * interval '1 s', true FROM users WHERE name = $1 AND NOT disabled "
+    "  RETURNING *), "
+    OPENED,
     PG_WRITE};
 static const struct pg_statement close_session = {
     "session_close",
@@ -66,6 +81,24 @@ int store_session_open(struct store *store, const uint8_t shown[32], const uint8
     pg_param_text(&params, address);
     return store_one_doc(store, &open_session, &params, "it is not valid: unknown, expired, used or revoked",
                          done, arg, err);
+}
+
+int store_session_open_user(struct store *store, const struct store_signed_in *who, const uint8_t token[32],
+                            store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    char missing[200];
+    pg_params_init(&params);
+    pg_param_text(&params, who->user);
+    pg_param_bytes(&params, token, DIGEST_SIZE);
+    pg_param_i64(&params, who->seconds);
+    pg_param_text(&params, who->address);
+    pg_param_i64(&params, who->scopes);
+    snprintf(missing, sizeof(missing),
+             "there is no user %.80s here, or a disabled one: an administrator makes one (motley token make "
+             "--user)",
+             who->user);
+    return store_one_doc(store, &open_user_session, &params, missing, done, arg, err);
 }
 
 int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,

@@ -70,6 +70,15 @@ int store_session_code_put(struct store *store, const struct principal *principa
  * (a session's token does not count). `address` is the client's, for the audit. */
 int store_session_open(struct store *store, const uint8_t shown[32], const uint8_t token[32],
                        unsigned seconds, const char *address, store_doc_fn *done, void *arg, struct err *err);
+/* Who signed in elsewhere; texts are borrowed for the call. */
+struct store_signed_in {
+    const char *user, *address; /* the user's name, and the client's address for the audit */
+    unsigned scopes, seconds;
+};
+/* Opens a session for them; else as store_session_open. ERR_NOT_FOUND when there is no such user, or a
+ * disabled one. */
+int store_session_open_user(struct store *store, const struct store_signed_in *who, const uint8_t token[32],
+                            store_doc_fn *done, void *arg, struct err *err);
 /* Ends the asker's session by revoking its token. ERR_NOT_FOUND when the asker's token is no session's. */
 int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,
                         void *arg, struct err *err);

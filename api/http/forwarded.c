@@ -54,3 +54,15 @@ void httpd_forwarded_read(struct httpd_request *request)
     if (address_parse(text, address))
         memcpy(request->address, address, ADDRESS_BYTES);
 }
+
+const char *httpd_request_proxied(const struct httpd_request *request, const char *name)
+{
+    const char *value = NULL;
+    unsigned count = 0;
+    if (!httpd_is_proxy(&request->server->limits, request->conn->address))
+        return NULL;
+    for (size_t i = 0; i < request->head.header_count; i++)
+        if (strcmp(request->head.headers[i].name, name) == 0 && ++count)
+            value = request->head.headers[i].value;
+    return count == 1 && *value != '\0' ? value : NULL; /* of two, one may be the client's own */
+}

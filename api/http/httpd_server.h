@@ -116,6 +116,9 @@ void httpd_request_address(const struct httpd_request *request, uint8_t address[
 void httpd_close_after(struct httpd_request *request);
 bool httpd_gone(const struct httpd_request *request);
 bool httpd_request_is_tls(const struct httpd_request *request);
+/* Returns the value of this header (its name in lower case) where one of limits.proxies sent the request and
+ * wrote the header once; else NULL. Borrowed from the request. */
+const char *httpd_request_proxied(const struct httpd_request *request, const char *name);
 
 /* Takes the whole body, at most bytes_max (a larger one ends in hooks.malformed with 413), then calls
  * hooks.ready. */

@@ -53,6 +53,16 @@ void session_cookie(const struct call *call, const char *token, int64_t seconds,
              token, (long long)seconds, httpd_request_is_tls(call->request) ? "; Secure" : "");
 }
 
+const char *session_proxy_user(const struct call *call)
+{
+    const char *header = call->app->config->proxy_user;
+    const char *user = header ? httpd_request_proxied(call->request, header) : NULL;
+    for (const char *at = user; at && *at != '\0'; at++)
+        if (*at <= ' ' || *at > '~')
+            return NULL; /* no name of a user has it */
+    return user;
+}
+
 /* ---- protection against requests from other sites ---- */
 
 int session_host(const struct call *call, struct err *err)
@@ -171,7 +181,9 @@ static void session_opened(void *arg, const struct err *err, json_t *doc)
     struct call *call = arg;
     const struct session_made *made = call->state;
     char cookie[SESSION_COOKIE_BYTES];
-    if (err && err->code == ERR_NOT_FOUND) {
+    if (err && err->code == ERR_NOT_FOUND && json_object_size(call->body) == 0) {
+        call_problem(call, 403, "denied", NULL, "%s", err->text);
+    } else if (err && err->code == ERR_NOT_FOUND) {
         struct err unknown;
         err_set(&unknown, ERR_AUTH, "%s: %s", json_object_get(call->body, "code") ? "code" : "token",
                 err->text);
@@ -203,10 +215,11 @@ void session_post(struct call *call)
     call_reader(call, &reader, &err);
     jr_str(&reader, "code", JR_OPTIONAL, 1, 512, &code);
     jr_str(&reader, "token", JR_OPTIONAL, 1, 512, &token);
-    if (!code == !token)
+    const char *user = code || token ? NULL : session_proxy_user(call);
+    if (!user && !code == !token)
         jr_fail(&reader, "code", "either it or a token must be given");
     const char *secret = code ? code : token;
-    if (jr_finish(&reader) < 0 || !secret) {
+    if (jr_finish(&reader) < 0 || (!secret && !user)) {
         call_refuse(call, &err);
         return;
     }
@@ -214,9 +227,14 @@ void session_post(struct call *call)
     if (!made)
         return;
     call_address(call, address);
-    if (digest_sha256(secret, strlen(secret), shown, &err) < 0 ||
-        store_session_open(call->app->store, shown, made->hash, SESSION_SECONDS, address, session_opened,
-                           call, &err) < 0)
+    struct store *store = call->app->store;
+    const struct store_signed_in who = {user, address, SCOPES_USER, SESSION_SECONDS};
+    int rc = user ? store_session_open_user(store, &who, made->hash, session_opened, call, &err)
+                  : digest_sha256(secret, strlen(secret), shown, &err);
+    if (rc == 0 && !user)
+        rc = store_session_open(store, shown, made->hash, SESSION_SECONDS, address, session_opened, call,
+                                &err);
+    if (rc < 0)
         call_fail(call, &err);
 }
 

@@ -30,6 +30,10 @@ int session_guard(const struct call *call, bool changes, struct err *err);
  * ERR_DENIED. */
 int session_host(const struct call *call, struct err *err);
 
+/* Returns the name of the user who signed in to the reverse proxy that sent the request, as that one says
+ * (proxy_user of the configuration); NULL: none. Borrowed from the request. */
+const char *session_proxy_user(const struct call *call);
+
 /* Writes the Set-Cookie value that keeps this token for the given number of seconds; 0 removes the cookie. */
 void session_cookie(const struct call *call, const char *token, int64_t seconds,
                     char text[SESSION_COOKIE_BYTES]);

@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/json.h"
 
+#include <ctype.h>
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,6 +141,19 @@ static void proxies_rule(struct json_reader *reader, const struct doc_field *fie
             jr_fail(reader, field->key, "[%zu] is no numeric address such as 10.0.0.5", i);
 }
 
+/* A header's name is compared in lower case, as the heads of requests have it. */
+static void proxy_user_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    struct api_config *config = all;
+    for (char *at = config->proxy_user; at && *at != '\0'; at++) {
+        *at = (char)tolower((unsigned char)*at);
+        if (!isalnum((unsigned char)*at) && *at != '-')
+            jr_fail(reader, field->key, "it is no header's name: letters, digits and - are");
+    }
+    if (config->proxy_user && json_array_size(config->proxies) == 0)
+        jr_fail(reader, field->key, "nobody is believed without proxies");
+}
+
 static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
 {
     struct api_config *config = all;
@@ -251,6 +265,8 @@ static const struct doc_field config_fields[] = {
     DOC_JSON("proxies", api_config, proxies, JR_OPTIONAL,
              "[ADDRESS] of reverse proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed",
              .flags = DOC_ARRAY, .max = HTTPD_PROXIES_MAX, .rule = proxies_rule),
+    TEXT("proxy_user", proxy_user, JR_OPTIONAL,
+         "header in which those say who signed in to them: the name of a user", .rule = proxy_user_rule),
     TEXT("postgres", postgres, JR_REQUIRED, "a connection string of libpq"),
     NUMBER("connections", connections, 4, 1, 64, "to PostgreSQL"),
     NUMBER("start_seconds", start_seconds, 30, 0, 3600, "how long the start waits for the database"),

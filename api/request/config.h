@@ -56,6 +56,7 @@ struct api_config {
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max, user_bytes_max;
     uint32_t connections_max, connections_per_address_max;
     json_t *proxies; /* [numeric address] of reverse proxies; or NULL */
+    char *proxy_user; /* their header with the name of the user who signed in to them; or NULL */
     uint64_t bytes_per_second_min; /* api/http/httpd_server.h */
     uint32_t streams_per_user_max, idle_seconds_max;
     json_t *document; /* the whole file as it was read */

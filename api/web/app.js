@@ -235,6 +235,7 @@ async function begin() {
     if (code) await enter({code});
     else await whoAmI();
   } catch (problem) {
+    if (problem.code === 'proxy-user') return enter({}).then(show, (refused) => signIn(refused.message));
     if (problem.status === 401) return signIn(code ? 'This address was used already, or is older than ten minutes. The command below prints a new one.' : '');
     render(main, trouble(problem));
     return setTimeout(begin, 3000);

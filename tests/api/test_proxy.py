@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests the api behind nginx, which ends TLS: the page's session works, clients are told apart by their addresses, event streams
 come at once, and nobody but a named proxy is believed."""
+import base64
 import contextlib
 import http.client
 import json
@@ -19,12 +20,21 @@ http {{
   access_log off; client_body_temp_path {base}/n1; proxy_temp_path {base}/n2; fastcgi_temp_path {base}/n3; uwsgi_temp_path {base}/n4;
   scgi_temp_path {base}/n5;
   server {{
+    listen 127.0.0.1:{signed} ssl; server_name lab.example; ssl_certificate {base}/lab.crt; ssl_certificate_key {base}/lab.key;
+    auth_basic lab; auth_basic_user_file {base}/people;
+    location / {{
+      proxy_pass http://{api}; proxy_http_version 1.1; proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Remote-User $remote_user;
+      proxy_set_header Authorization "";
+    }}
+  }}
+  server {{
     listen 127.0.0.1:{port} ssl; server_name lab.example; ssl_certificate {base}/lab.crt; ssl_certificate_key {base}/lab.key; ssl_protocols TLSv1.2 TLSv1.3;
     client_max_body_size 0;
     location / {{
       proxy_pass http://{api}; proxy_http_version 1.1; proxy_request_buffering off; proxy_read_timeout 1h;
       proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Remote-User "";
     }}
   }}
 }}
@@ -42,8 +52,10 @@ class Proxy:
                                "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example,IP:127.0.0.1", "-keyout", api.path("lab.key"),
                                "-out", api.path("lab.crt")], capture_output=True, text=True, check=False)
         expect(done.returncode == 0, done.stderr)
+        with open(api.path("people"), "w", encoding="utf-8") as handle:
+            handle.write("".join(f"{name}:{{PLAIN}}{name}-secret\n" for name in ("bob", "nobody")))
         with open(api.path("nginx.conf"), "w", encoding="utf-8") as handle:
-            handle.write(CONFIG.format(base=api.base, port=self.port, api=api.address))
+            handle.write(CONFIG.format(base=api.base, port=self.port, signed=self.port + 10000, api=api.address))
         self.process = subprocess.Popen([NGINX, "-c", api.path("nginx.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.context = ssl.create_default_context(cafile=api.path("lab.crt"))
         self.context.check_hostname = False  # it is reached by its number here
@@ -54,12 +66,17 @@ class Proxy:
             return self.call("GET", "/healthz").status == 200
         return False
 
-    def connection(self, source="127.0.0.1"):
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=self.context, source_address=(source, 0))
+    def connection(self, source="127.0.0.1", port=None):
+        return http.client.HTTPSConnection("127.0.0.1", port or self.port, timeout=20, context=self.context, source_address=(source, 0))
 
-    def call(self, method, path, body=None, headers=None, source="127.0.0.1"):
+    def call(self, method, path, body=None, headers=None, source="127.0.0.1", port=None):
         return self.api.call(method, path, body, token=None, headers={"Host": "lab.example", **(headers or {})},
-                             connection=self.connection(source))
+                             connection=self.connection(source, port))
+
+    def signed(self, name, method, path, body=None, **headers):
+        """As somebody who signed in to nginx itself."""
+        basic = base64.b64encode(f"{name}:{name}-secret".encode()).decode()
+        return self.call(method, path, body, {"Authorization": f"Basic {basic}", **headers}, port=self.port + 10000)
 
     def stop(self):
         self.process.terminate()
@@ -118,6 +135,30 @@ def events_come_at_once():
     connection.close()
 
 
+def who_signed_in_to_the_proxy_is_signed_in():
+    """nginx asks for a password and says the user's name: a session is that user's, and nobody else's word counts."""
+    API.good("POST", "/v1/tokens", {"user": "bob"})
+    page = {"X-Motley": "1", "Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
+    told = PROXY.signed("bob", "GET", "/v1/whoami")
+    expect((told.status, told.json["code"]) == (401, "proxy-user") and "you are bob" in told.json["detail"], f"{told.status}: {told.json}")
+    made = PROXY.signed("bob", "POST", "/v1/session", {}, **page)
+    expect(made.status == 201 and made.json["user"] == "bob" and "admin" not in made.json["scopes"], f"{made.status}: {made.json}")
+    cookie = made.headers["set-cookie"].split(";")[0]
+    expect(PROXY.signed("bob", "GET", "/v1/whoami", Cookie=cookie).json["name"] == "bob", "whose session it is")
+    row = API.good("GET", "/v1/audit?limit=1")["audit"][-1]
+    expect((row["what"], row["who"]) == ("session.open", "bob"), f"{row}")
+    nobody = PROXY.signed("nobody", "POST", "/v1/session", {}, **page)
+    expect(nobody.status == 403 and "no user nobody" in nobody.json["detail"], f"{nobody.status}: {nobody.json}")
+    # A site elsewhere cannot open one, nor a client that is not the proxy, nor one that says it beside the proxy.
+    expect(PROXY.signed("bob", "POST", "/v1/session", {}, **{**page, "Origin": "https://evil.example"}).status == 403, "another site")
+    said = {**page, "X-Remote-User": "bob"}
+    expect(PROXY.call("POST", "/v1/session", {}, said).status in (400, 422), "a name of the client's own")
+    for source in "127.0.0.1", "127.0.0.2":
+        direct = {**said, "Host": "localhost", "Origin": "http://localhost"}
+        twice = API.call("POST", "/v1/session", {}, token=None, headers=direct, connection=API.connection(source))
+        expect((twice.status == 201) == (source == "127.0.0.1"), f"{source}: {twice.status}: {twice.json}")
+
+
 def a_certificate_of_the_labs_own_ca_is_enough():
     """`ca` of client.json names the file of whichever CA signed what people reach; a certificate for another name is refused."""
     home = API.path("person")
@@ -141,10 +182,11 @@ def addresses_are_checked():
 
 if not NGINX:
     skip("nginx is not there: tools/take_program.sh takes it out of Debian's package")
-with Api(proxies=["127.0.0.1", "::1"]) as API:
+with Api(proxies=["127.0.0.1", "::1"], proxy_user="X-Remote-User") as API:
     PROXY = Proxy(API)
     try:
         main(the_page_signs_in_through_it, clients_have_their_own_addresses, others_are_not_believed, events_come_at_once,
-             a_certificate_of_the_labs_own_ca_is_enough, addresses_are_checked)
+             a_certificate_of_the_labs_own_ca_is_enough,
+             who_signed_in_to_the_proxy_is_signed_in, addresses_are_checked)
     finally:
         PROXY.stop()

@@ -593,9 +593,10 @@ def revoke_token(id: int) -> Call[None]:
 
 def open_session(*, x_motley: str, Origin: str, code: str | Unset = UNSET, token: str | Unset = UNSET) -> Call[OpenSessionAnswer]:
     """Sign in to the page. Takes a code of `POST /v1/session-codes` or a token, and sets a cookie (HttpOnly, SameSite=Strict, over TLS
-    Secure) with a token of its own: of the same scopes, for 12 hours at most, and valid only while the token that it was made of is.
-    With the cookie in the place of a bearer token, every method but GET and HEAD needs the header `X-Motley` and an `Origin` that is
-    this server's, as this request does; 403 otherwise. What is not valid: 401."""
+    Secure) with a token of its own: of the same scopes, for 12 hours at most, and valid only while the token that it was made of is. A
+    body without either is for a client of a reverse proxy that says who signed in to it (`proxy_user` in the server's configuration):
+    the session is that user's, with the usual scopes. With the cookie in the place of a bearer token, every method but GET and HEAD
+    needs the header `X-Motley` and an `Origin` that is this server's, as this request does; 403 otherwise. What is not valid: 401."""
     return Call(
         "POST", "/v1/session", OpenSessionAnswer, headers={"X-Motley": x_motley, "Origin": Origin}, body={"code": code, "token": token}
     )
