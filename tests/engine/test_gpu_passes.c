@@ -521,5 +521,7 @@ int main(void)
     dense = seeded_dense;
     dense.layers = 2;
     dense.tied = false;
+    if (getenv("MOTLEY_FAKE_CUDA")) /* once more with an older driver, which no other test here asks */
+        cmocka_set_test_filter("a_step_on_a_card_*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
