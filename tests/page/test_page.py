@@ -15,7 +15,8 @@ from page import Browser, in_browser, no_refusals, until
 from motley import Motley, expect, llama_spec, main, pids
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'`&{{7*7}}</script><script>alert(2)</script>\u202eevil"
-LINKS = [{"between": ["left", "right"], "rate": "200Mbit/s", "latency": "20ms"}]
+# So slow that the job that grows throughout takes three steps a second, and not as much of the cores as the browser.
+LINKS = [{"between": ["left", "right"], "rate": "200Mbit/s", "latency": "60ms"}]
 VIEWS = ["/queue", "/cluster", "/jobs/{grows}", "/jobs/{grows}/why", "/jobs/{grows}/lanes", "/plan?job={grows}", "/jobs?ids={done},{grows}", "/me"]
 
 
