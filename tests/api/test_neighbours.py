@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that clients that drip, idle, guess or send without end cost others nothing. It compares times, so nothing runs beside it."""
+"""Tests that clients that drip, idle, guess or send without end cost others nothing. It compares times, so little runs beside it."""
 import contextlib
 import http.client
 import multiprocessing
