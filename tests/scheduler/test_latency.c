@@ -8,7 +8,7 @@
 #include "scheduler/world.h"
 
 /* Beside the world's two agents, six more are there from the start and MANY when idle agents are measured. */
-enum { QUEUED = 1000, QUEUED_LONG = 100000, ASKED = 40, ASKED_LONG = 200, MORE = 6, MANY = 198 };
+enum { QUEUED = 1000, QUEUED_LONG = 100000, ASKED = 20, ASKED_LONG = 200, MORE = 6, MANY = 198 };
 enum { IDLE_S = 5, IDLE_LONG_S = 60, BEAT_MS = 1000 };
 
 static struct world world;
