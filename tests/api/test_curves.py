@@ -5,12 +5,12 @@ import json
 
 from api import Api, expect, main, spec, token_rows
 
-STEPS = 100000
-SPIKE = 54321
+STEPS = 30001  # a multiple of three, and one: their tokens are 100 to 102
+SPIKE = 12345
 
 
 def fill():
-    """A job of 100,000 steps with one spike, as a run writes it."""
+    """A job of 30,001 steps with one spike, as a run writes it."""
     api.psql(f"INSERT INTO metrics (job, kind, step, rank, document) SELECT {job}, 'step', n, 0, json_build_object('step', n, "
              f"'loss', CASE WHEN n = {SPIKE} THEN 1000 ELSE 2 + 1.0 / (n + 1) END, 'grad_norm', 1 + n % 7 * 0.25, 'learning_rate', "
              f"1e-4, 'tokens', 100 + n % 3, 'seconds', 0.5, 'rows', 4) FROM generate_series(0, {STEPS - 1}) n; ANALYZE metrics; "
