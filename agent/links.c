@@ -1,5 +1,6 @@
 /* Uses blocking OpenSSL on two kinds of threads: SERVERS threads serve, each one connection at a time, all
- * accepting on the same socket; one thread measures the requests in order. A measurement sends 'p' and 63
+ * accepting on the same socket; MEASURERS threads take the requests in order, look whether the other node can
+ * be connected to, which takes long where it cannot, and measure in turn. A measurement sends 'p' and 63
  * bytes, which are echoed, then 'b', an 8-byte big-endian count and that many bytes, which are answered by
  * 'b', and then 'd' and such a count, after which both sides send that many bytes at the same time. */
 #include "agent/links.h"
@@ -30,6 +31,7 @@
 
 enum {
     SERVERS = 4,
+    MEASURERS = 16,
     QUEUE_MAX = 256,
     PINGS = 16,
     PING_SIZE = 64,
@@ -65,8 +67,9 @@ struct links {
     unsigned server_count;
     struct in6_addr
         greeted[SERVERS]; /* addresses with a handshake under way; all 0: none. `lock` guards it */
-    pthread_t measurer;
-    bool measuring;
+    pthread_t measurers[MEASURERS];
+    unsigned measurer_count;
+    pthread_mutex_t turn; /* of the measurer that sends: two would share the node's rate */
     atomic_bool stopping;
     pthread_mutex_t lock;
     pthread_cond_t asked;
@@ -517,15 +520,13 @@ static int end_connect(struct links *links, struct pipe_end *end, const char *ad
                : err_set(err, ERR_NOMEM, "no memory for a connection to the agent at %s", address);
 }
 
-static int measure(struct links *links, struct task *task, struct err *err)
+/* Measures the link to a node that can be connected to, when no other is being measured. */
+static int measure(struct links *links, struct task *task, const char *wanted, struct err *err)
 {
     struct pipe_end end = {.fd = -1,
                            .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
                            .peer = task->address,
                            .stopping = &links->stopping};
-    char wanted[TLS_IDENTITY_SIZE];
-    if (identity_of(links, task->result.to, wanted, err) < 0)
-        return -1;
     int result = end_connect(links, &end, task->address, err);
     task->result.unreachable = end.fd < 0 && err->code == ERR_NET;
     /* It hangs up while it greets another connection of our address. */
@@ -546,6 +547,23 @@ static int measure(struct links *links, struct task *task, struct err *err)
     return result;
 }
 
+static int task_do(struct links *links, struct task *task, struct err *err)
+{
+    char wanted[TLS_IDENTITY_SIZE];
+    if (identity_of(links, task->result.to, wanted, err) < 0)
+        return -1;
+    const int fd = dial(task->address, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
+    task->result.unreachable = fd < 0 && err->code == ERR_NET;
+    if (fd < 0)
+        return -1;
+    close(fd);
+    pthread_mutex_lock(&links->turn);
+    const int result = atomic_load(&links->stopping) ? err_set(err, ERR_CANCELLED, "the agent is stopping")
+                                                     : measure(links, task, wanted, err);
+    pthread_mutex_unlock(&links->turn);
+    return result;
+}
+
 static void *measurer_main(void *arg)
 {
     struct links *links = arg;
@@ -560,7 +578,7 @@ static void *measurer_main(void *arg)
         links->tasks_last = !links->tasks ? NULL : links->tasks_last;
         pthread_mutex_unlock(&links->lock);
         struct err err = {0};
-        if (measure(links, task, &err) < 0)
+        if (task_do(links, task, &err) < 0)
             task->result.err = err;
         pthread_mutex_lock(&links->lock);
         task->next = links->results;
@@ -644,8 +662,10 @@ static int threads_start(struct links *links, struct err *err)
     for (; links->server_count < SERVERS; links->server_count++)
         if (pthread_create(&links->servers[links->server_count], NULL, server_main, links) != 0)
             return err_set(err, ERR_NOMEM, "could not start a thread");
-    links->measuring = pthread_create(&links->measurer, NULL, measurer_main, links) == 0;
-    return links->measuring ? 0 : err_set(err, ERR_NOMEM, "could not start a thread");
+    for (; links->measurer_count < MEASURERS; links->measurer_count++)
+        if (pthread_create(&links->measurers[links->measurer_count], NULL, measurer_main, links) != 0)
+            return err_set(err, ERR_NOMEM, "could not start a thread");
+    return 0;
 }
 
 struct links *links_create(struct event_base *base, const struct links_config *config, links_done_fn *done,
@@ -657,6 +677,7 @@ struct links *links_create(struct event_base *base, const struct links_config *c
         return NULL;
     }
     pthread_mutex_init(&links->lock, NULL);
+    pthread_mutex_init(&links->turn, NULL);
     pthread_cond_init(&links->asked, NULL);
     cond_init(&links->told);
     links->listener = -1;
@@ -696,8 +717,8 @@ void links_destroy(struct links *links)
     pthread_mutex_unlock(&links->lock);
     for (unsigned i = 0; i < links->server_count; i++)
         pthread_join(links->servers[i], NULL);
-    if (links->measuring)
-        pthread_join(links->measurer, NULL);
+    for (unsigned i = 0; i < links->measurer_count; i++)
+        pthread_join(links->measurers[i], NULL);
     tasks_free(links->tasks);
     tasks_free(links->results);
     if (links->woken)
@@ -708,6 +729,7 @@ void links_destroy(struct links *links)
     tls_context_free(links->server);
     tls_context_free(links->client);
     pthread_mutex_destroy(&links->lock);
+    pthread_mutex_destroy(&links->turn);
     pthread_cond_destroy(&links->asked);
     pthread_cond_destroy(&links->told);
     json_decref(links->nodes);

@@ -396,6 +396,49 @@ static void links_are_measured_through_tls(void **state)
     json_decref(hello);
 }
 
+/* Nodes that nothing connects to, as behind a firewall that drops packets, are found out together, and do not
+ * keep one that can be from being measured. */
+static void nodes_that_do_not_answer_delay_no_others(void **state)
+{
+    enum { SILENT = 6 };
+    struct world *world = *state;
+    /* The backlog of this socket is full, so further connections to it get no answer. */
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(where);
+    int full[4] = {socket(AF_INET, SOCK_STREAM, 0)};
+    assert_int_equal(bind(full[0], (struct sockaddr *)&where, size), 0);
+    assert_int_equal(listen(full[0], 0), 0);
+    assert_int_equal(getsockname(full[0], (struct sockaddr *)&where, &size), 0);
+    for (int i = 1; i < 4; i++) {
+        full[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(full[i], (struct sockaddr *)&where, sizeof(where));
+    }
+    say_quietly(world, json_pack("{s:s}", "type", "hello"));
+    json_t *hello = await(world, "node_hello", -1);
+    char address[40];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(where.sin_port));
+    json_t *nodes = json_pack("{s:i, s:i}", "left", 1, "right", 1);
+    say_quietly(world, json_pack("{s:s, s:O}", "type", "nodes", "nodes", nodes));
+    const uint64_t begin_ns = clock_mono_ns();
+    for (int i = 0; i <= SILENT; i++)
+        say(world,
+            json_pack("{s:s, s:i, s:[{s:s, s:o}]}", "type", "links", "request", 100 + i, "to", "node",
+                      i < SILENT ? "right" : "left", "address",
+                      i < SILENT ? json_string(address) : json_incref(json_object_get(hello, "address"))));
+    json_decref(await(world, "link", -1));
+    assert_true(clock_mono_ns() - begin_ns < 4000000000u);
+    for (int i = 0; i < SILENT; i++) {
+        json_t *failed = await(world, "failed", -1);
+        assert_true(json_is_true(json_object_get(failed, "unreachable")));
+        json_decref(failed);
+    }
+    assert_true(clock_mono_ns() - begin_ns < 12000000000u);
+    for (int i = 0; i < 4; i++)
+        close(full[i]);
+    json_decref(nodes);
+    json_decref(hello);
+}
+
 /* A node on which no worker can be started says what is lacking, and so does the rank that was sent there all
  * the same. Once it is mended, the node says so by itself. */
 static void what_a_worker_lacks_is_told_and_heals(void **state)
@@ -513,6 +556,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
         cmocka_unit_test(links_are_measured_through_tls),
+        cmocka_unit_test(nodes_that_do_not_answer_delay_no_others),
         cmocka_unit_test(what_a_worker_lacks_is_told_and_heals),
         cmocka_unit_test(a_measurement_that_a_job_replaces_is_answered),
         cmocka_unit_test(sigterm_leaves_no_process),
