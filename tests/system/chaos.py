@@ -527,7 +527,7 @@ def check_job(api, ident, kind, reference):
     for key in ("steps", "evals"):
         ours, theirs = outcome[key], reference[key]
         expect([line[0] for line in ours] == [line[0] for line in theirs],
-               f"job {ident} ({kind}): {key} {[line[0] for line in ours]}")
+               f"job {ident} ({kind}): {key} {[line[0] for line in ours]}, undisturbed {[line[0] for line in theirs]}")
         worst = max((abs(a - b) / abs(b) for line, other in zip(ours, theirs) for a, b in zip(line[1:], other[1:])), default=0)
         expect(worst <= (0 if same_plan else LOSS),
                f"job {ident} ({kind}): {key} off by {worst:.1e} from the undisturbed run's, {'the same' if same_plan else 'another'} plan")
