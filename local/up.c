@@ -196,10 +196,27 @@ static int64_t restarts_of(const json_t *state, size_t index)
         json_object_get(json_array_get(json_object_get(state, "services"), index), "restarts"));
 }
 
+/* Says that the service died again and again: what the end of its log is, or what is wrong with keys of the
+ * configuration that are checked by the api alone, which reads them in a file of its own. */
+static int service_failed(const struct coming_up *u, const char *role, const char *name)
+{
+    static const char own[] = "/run/api.yaml: ";
+    char tail[300], file[160];
+    snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);
+    log_tail(u->home, file, tail, sizeof(tail));
+    const char *at = u->options->config_path ? strstr(tail, own) : NULL;
+    if (!at)
+        return err_set(u->err, ERR_IO, "the %s \"%s\" does not stay up; its log %s/logs/%s.log ends: %s",
+                       role, name, u->home, file, tail);
+    at += sizeof(own) - 1;
+    const size_t size = strcspn(at, "\n");
+    const bool quoted = size > 0 && at[size - 1] == '"'; /* a log's text ends so */
+    return err_set(u->err, ERR_INVALID, "%.300s: %.*s", u->options->config_path, (int)(size - quoted), at);
+}
+
 static int check_services(const struct coming_up *u, const json_t *state)
 {
     char tail[300];
-    char file[160];
     const json_t *services = json_object_get(state, "services");
     for (size_t i = 0; i < json_array_size(services); i++) {
         const json_t *service = json_array_get(services, i);
@@ -213,9 +230,7 @@ static int check_services(const struct coming_up *u, const json_t *state)
         }
         if (!name || !role || restarts_of(state, i) - restarts_of(u->before, i) < RESTARTS_MAX)
             continue;
-        snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);
-        return err_set(u->err, ERR_IO, "the %s \"%s\" does not stay up; its log %s/logs/%s.log ends: %s",
-                       role, name, u->home, file, log_tail(u->home, file, tail, sizeof(tail)));
+        return service_failed(u, role, name);
     }
     return 0;
 }

@@ -251,6 +251,14 @@ def a_limit_that_is_too_low_is_named_and_nothing_starts():
             expect(not home.left(), f"{word}: something runs")
 
 
+def a_key_that_the_api_alone_checks_is_told_of_the_file_that_has_it():
+    with Home() as home:
+        path = home.config({**ONE, "notify": {"mail": {"server": "smtp.example.org", "from": "a@example.org"}}})
+        done = home.run("up", "--config", path)
+        expect(done.returncode == 2 and f"{path}: notify.mail.server" in done.stderr and "api.yaml" not in done.stderr, done.stderr)
+        expect(not home.left(), "something runs")
+
+
 def who_listens_on_all_addresses_tells_the_advertised_one():
     """The api and Redis: an agent that was told 0.0.0.0 would find a certificate of another host there."""
     with Home() as home:
@@ -341,6 +349,7 @@ if __name__ == "__main__":
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
          a_home_of_any_name_and_length_works, a_start_that_is_cut_is_finished, a_home_that_was_moved_has_its_agents,
          a_home_that_postgres_cannot_reach_is_moved_and_stopped_with_its_database, somebodys_way_to_another_server_is_kept, a_limit_that_is_too_low_is_named_and_nothing_starts,
+         a_key_that_the_api_alone_checks_is_told_of_the_file_that_has_it,
          who_listens_on_all_addresses_tells_the_advertised_one, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
          a_full_disk_is_named_and_nothing_starts, a_disk_that_fills_up_is_named)
