@@ -39,6 +39,7 @@ struct part {
     const struct model_tensor *base; /* NULL for a head that was trained apart from its embedding */
     bool trained;                    /* the state has the whole tensor */
     uint32_t lora;                   /* rank of its adapter; 0: none */
+    bool turned; /* the adapter is the embedding's: its B has the table's columns, and its A the rows */
     uint32_t shard;
 };
 
@@ -84,23 +85,32 @@ static enum tensor_type written_type(const struct writer *w, const struct model_
     }
 }
 
+static void adapter_name(const struct part *part, char which, char name[NAME_BYTES + 32])
+{
+    int stem = (int)strlen(part->name) - (int)strlen("weight");
+    snprintf(name, NAME_BYTES + 32, part->turned ? "%.*slora_embedding_%c" : "%.*slora_%c.weight", stem,
+             part->name, which);
+}
+
 /* Finds the adapter of a matrix: both tensors must exist with one rank and matching shapes. Its rank is 0
  * when it has none. */
 static int find_adapter(struct writer *w, struct part *part)
 {
     const struct result_state *s = w->state;
-    char name[NAME_BYTES + 16];
+    char name[NAME_BYTES + 32];
     uint64_t a_rows, a_columns, b_rows, b_columns;
-    int stem = (int)strlen(part->name) - (int)strlen("weight");
-    if (part->rank != 2 || stem <= 0)
+    if (part->rank != 2 || strlen(part->name) <= strlen("weight"))
         return 0;
-    snprintf(name, sizeof(name), "%.*slora_A.weight", stem, part->name);
+    part->turned = part->what == ARCH_EMBEDDING;
+    uint64_t inputs = part->turned ? part->rows : part->columns,
+             outputs = part->turned ? part->columns : part->rows;
+    adapter_name(part, 'A', name);
     if (!s->find(s->arg, name, &a_rows, &a_columns))
         return 0;
-    snprintf(name, sizeof(name), "%.*slora_B.weight", stem, part->name);
+    adapter_name(part, 'B', name);
     if (!s->find(s->arg, name, &b_rows, &b_columns))
         return err_set(w->err, ERR_INVALID, "the adapter has no tensor \"%s\"", name);
-    if (a_rows == 0 || a_rows != b_columns || a_columns != part->columns || b_rows != part->rows)
+    if (a_rows == 0 || a_rows != b_columns || a_columns != inputs || b_rows != outputs)
         return err_set(w->err, ERR_INVALID,
                        "the adapter on \"%s\" is %llu x %llu of rank %llu, and the matrix %llu x %llu",
                        part->name, (unsigned long long)b_rows, (unsigned long long)a_columns,
@@ -228,6 +238,11 @@ static int list_parts(struct writer *w)
     w->whole = config->nested && model_source_find(model_get_source(w->base), config_name) >= 0;
     if (model_block_tensors(config, 0, config->layers + 2, add_part, w) != 0)
         return -1;
+    if (config->tied &&
+        (w->state->find(w->state->arg, "lm_head.lora_A.weight", &rows, &columns) ||
+         w->state->find(w->state->arg, "model.embed_tokens.lora_embedding_A", &rows, &columns)))
+        return err_set(w->err, ERR_UNSUPPORTED,
+                       "an adapter on embedding or head, which are one table, cannot be merged");
     w->untied = config->tied && w->state->find(w->state->arg, "lm_head.weight", &rows, &columns);
     if (w->untied) {
         struct block_tensor head = {
@@ -277,7 +292,8 @@ static int make_buffers(struct writer *w)
         matrix = p->fused && p->rows * p->columns > matrix ? p->rows * p->columns : matrix;
         columns = p->columns > columns ? p->columns : columns;
         a = p->lora * p->columns > a ? p->lora * p->columns : a;
-        b = p->lora * piece_rows(p) > b ? p->lora * piece_rows(p) : b;
+        uint64_t rows = p->turned ? p->rows + p->columns : piece_rows(p);
+        b = p->lora * rows > b ? p->lora * rows : b;
     }
     w->piece = malloc(values * sizeof(float));
     w->bytes = malloc(values * 4); /* no stored form of a value is wider */
@@ -291,14 +307,15 @@ static int make_buffers(struct writer *w)
                          (unsigned long long)values);
 }
 
-/* Adds scale * b [rows, rank] a [rank, columns] to piece [rows, columns]. */
+/* Adds scale * b [rows, rank] a [rank, columns] to piece [rows, columns]; of the embedding b holds A, whose
+ * columns are the table's rows. */
 static void add_product(struct writer *w, const struct part *part, uint64_t rows, double scale)
 {
     for (uint64_t i = 0; i < rows; i++) {
         float *values = w->piece + i * part->columns;
         memset(w->sum, 0, part->columns * sizeof(float));
         for (uint32_t k = 0; k < part->lora; k++) {
-            float factor = w->b[i * part->lora + k];
+            float factor = w->b[part->turned ? k * part->rows + w->row + i : i * part->lora + k];
             const float *a = w->a + k * part->columns;
             for (uint64_t j = 0; j < part->columns; j++)
                 w->sum[j] += factor * a[j];
@@ -308,20 +325,32 @@ static void add_product(struct writer *w, const struct part *part, uint64_t rows
     }
 }
 
+/* Reads the embedding's adapter: B turned to a [rank, columns], and A to b. */
+static int read_turned(struct writer *w, const struct part *part)
+{
+    const struct result_state *s = w->state;
+    char name[NAME_BYTES + 32];
+    adapter_name(part, 'B', name);
+    if (s->read(s->arg, name, 0, part->columns, w->b, w->err) < 0)
+        return -1;
+    for (uint64_t i = 0; i < part->columns * part->lora; i++)
+        w->a[i % part->lora * part->columns + i / part->lora] = w->b[i];
+    adapter_name(part, 'A', name);
+    return s->read(s->arg, name, 0, part->lora, w->b, w->err);
+}
+
 static int add_adapter(struct writer *w, const struct part *part, uint64_t rows)
 {
     const struct result_state *s = w->state;
-    char name[NAME_BYTES + 16];
-    int stem = (int)strlen(part->name) - (int)strlen("weight");
-    if (w->row == 0) {
-        snprintf(name, sizeof(name), "%.*slora_A.weight", stem, part->name);
-        if (s->read(s->arg, name, 0, part->lora, w->a, w->err) < 0)
-            return -1;
-    }
-    snprintf(name, sizeof(name), "%.*slora_B.weight", stem, part->name);
-    if (s->read(s->arg, name, w->row, w->row + rows, w->b, w->err) < 0)
+    char name[NAME_BYTES + 32];
+    adapter_name(part, 'A', name);
+    if (w->row == 0 &&
+        (part->turned ? read_turned(w, part) : s->read(s->arg, name, 0, part->lora, w->a, w->err)) < 0)
         return -1;
-    snprintf(name, sizeof(name), "%.*s", stem - 1, part->name);
+    adapter_name(part, 'B', name);
+    if (!part->turned && s->read(s->arg, name, w->row, w->row + rows, w->b, w->err) < 0)
+        return -1;
+    snprintf(name, sizeof(name), "%.*s", (int)(strlen(part->name) - strlen(".weight")), part->name);
     add_product(w, part, rows, s->scale(s->arg, name));
     return 0;
 }

@@ -7,7 +7,7 @@ double result_lora_scale(const struct lora_sites *sites, const char *module)
 {
     static const char begin[] = "model.layers.";
     uint32_t target = lora_target_of(module);
-    if (target == LORA_PER_LAYER_MODEL)
+    if (target == LORA_PER_LAYER_MODEL || target & LORA_TABLES)
         return lora_scale_at(sites, 0, (uint32_t)__builtin_ctz(target));
     if (!target || strncmp(module, begin, sizeof(begin) - 1) != 0)
         return 0;

@@ -104,6 +104,9 @@ CASES = {
     "lfm2": ("Lfm2", dict(COMMON, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8,
                           block_ffn_dim_multiplier=1.2), ["q_proj", "k_proj", "v_proj", "out_proj", "in_proj", "w1", "w2", "w3"]),
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
+    # adapters on the tables, apart and tied; the second's logits are scaled
+    "llama-tables": ("Llama", COMMON, ["q_proj", "lm_head", "embed_tokens"]),
+    "granite-tables": ("Granite", dict(GRANITE, tie_word_embeddings=True), ["v_proj", "lm_head", "embed_tokens"]),
     # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
     "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),
 }
@@ -206,7 +209,7 @@ def make_case(name, folder):
     adapter = peft.get_peft_model(load(folder, torch.float32), peft.LoraConfig(
         r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
         exclude_modules=IMAGES if name in NESTED else None))
-    adapter.save_pretrained(folder / "adapter_init")
+    adapter.save_pretrained(folder / "adapter_init", save_embedding_layers=False)
     case["adapter"] = shapes_of(folder / "adapter_init" / "adapter_model.safetensors")
     fill(folder / "adapter_init" / "adapter_model.safetensors", case["adapter"], 0.0, 0.12)
     written = json.loads((folder / "adapter_init" / "adapter_config.json").read_text())

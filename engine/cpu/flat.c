@@ -20,7 +20,10 @@ static void embed_part(const struct parts_job *job, uint64_t begin, uint64_t end
     for (uint64_t i = begin; i < end; i++) {
         float *out = (float *)operand_at(&op->out) + i * op->hidden;
         uint64_t at = (uint64_t)ids[i] * op->hidden;
-        if (pack_from_file(op->pack))
+        if (op->turned)
+            for (uint64_t j = 0; j < op->hidden; j++)
+                values_read(kernels, &op->table, j * op->vocab + (uint32_t)ids[i], &out[j], 1);
+        else if (pack_from_file(op->pack))
             /* cannot fail: these are whole blocks of a supported type */
             (void)tensor_dequantise(pack_type(op->pack),
                                     (const uint8_t *)operand_at(&op->table) + pack_bytes(op->pack, at),
@@ -43,7 +46,10 @@ static void embed_backward_part(const struct parts_job *job, uint64_t begin, uin
     const int32_t *ids = operand_at(&op->ids);
     const float *dout = operand_at(&op->dout);
     float *dtable = operand_at(&op->dtable);
-    for (size_t i = 0; i < op->tokens; i++)
+    for (size_t i = 0; i < op->tokens && op->turned; i++)
+        for (size_t j = begin; j < end; j++)
+            dtable[j * op->vocab + (uint32_t)ids[i]] += op->scale * dout[i * op->hidden + j];
+    for (size_t i = 0; i < op->tokens && !op->turned; i++)
         job->runner->kernels->add(dout + i * op->hidden + begin, op->scale,
                                   dtable + (size_t)ids[i] * op->hidden + begin, end - begin);
 }

@@ -101,17 +101,20 @@ struct op_copy {
 
 /* out[t] = scale * table[ids[t]], with ids in [0, vocab). ids is i32 and out f32. The table is f32, bf16,
  * f16, or u8: then it holds blocks of kind `pack`, each row a whole number of blocks, unpacked as by
- * op_unpack. */
+ * op_unpack. `turned`: the table is [hidden, vocab], in no blocks, and an id chooses a column. */
 struct op_embed {
     uint32_t tokens, hidden, vocab;
+    bool turned;
     enum pack_kind pack; /* how the table is stored; with PACK_F32 … PACK_F16 its dtype tells that */
     float scale;         /* 0 stands for 1 */
     struct operand ids, table, out;
 };
 
-/* dtable[ids[t]] += scale * dout[t], added in the order of t. ids is i32, the others are f32. */
+/* dtable[ids[t]] += scale * dout[t], added in the order of t. ids is i32, the others are f32. `turned` as in
+ * op_embed. */
 struct op_embed_backward {
     uint32_t tokens, hidden, vocab;
+    bool turned;
     float scale; /* 0 stands for 1 */
     struct operand ids, dout, dtable;
 };

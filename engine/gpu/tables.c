@@ -17,11 +17,12 @@ static int run_embed(struct gpu_call *call, const struct op *op)
                               .tokens = o->tokens,
                               .hidden = o->hidden,
                               .vocab = o->vocab,
+                              .turned = o->turned,
                               .packed = pack_from_file(o->pack),
                               .scale = o->scale};
     args.table_as = args.packed ? gpu_unpack_kind(o->pack) : gpu_element(o->table.dtype);
     args.wide = gpu_fours(args.out, 4, o->hidden) &&
-                (args.packed || gpu_fours(args.table, dtype_bytes(o->table.dtype), o->hidden));
+                (args.packed || o->turned || gpu_fours(args.table, dtype_bytes(o->table.dtype), o->hidden));
     return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof(args));
 }
 
@@ -40,8 +41,9 @@ static int run_embed_backward(struct gpu_call *call, const struct op *op)
                                            .dtable = gpu_at(&o->dtable),
                                            .hidden = o->hidden,
                                            .vocab = o->vocab,
+                                           .turned = o->turned,
                                            .scale = o->scale};
-        args.wide = gpu_fours(args.dout, 4, o->hidden) && gpu_fours(args.dtable, 4, o->hidden);
+        args.wide = gpu_fours(args.dout, 4, o->hidden) && (o->turned || gpu_fours(args.dtable, 4, o->hidden));
         if (gpu_launch(call, KERNEL_embed_chain, gpu_blocks(tokens, 256), 1, 1, &links, sizeof(links)) != 0 ||
             gpu_launch(call, KERNEL_embed_backward, tokens, 1, 1, &args, sizeof(args)) != 0)
             return -1;

@@ -6,6 +6,7 @@
 #include "engine/stage/head.h"
 #include "engine/stage/layer.h"
 #include "engine/stage/linear.h"
+#include "engine/stage/table_adapter.h"
 
 enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* indices of the last block's tensors */
 
@@ -25,9 +26,9 @@ static const struct block_state *matrix_block(const struct stage *stage, const s
     return block;
 }
 
-/* Computes the logits of x's rows, before the softcap that some models have. The rows are first normed into
- * the workspace's head_n. */
-static void logits_of(struct stage_pass *pass, struct operand x, uint32_t rows)
+/* Computes the logits of x's rows, labelled position `at` and those behind it, before the softcap that some
+ * models have. The rows are first normed into the workspace's head_n. */
+static void logits_of(struct stage_pass *pass, struct operand x, uint32_t at, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
@@ -42,12 +43,13 @@ static void logits_of(struct stage_pass *pass, struct operand x, uint32_t rows)
                                                    .alpha = (float)stage->config.logit_scale,
                                                    .x = {norm, hidden},
                                                    .c = {pass_workspace(pass, l->workspace.logits), vocab}});
+    head_adapter_forward(pass, at, rows);
 }
 
 void head_logits(struct stage_pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
-    logits_of(pass, x, rows);
+    logits_of(pass, x, 0, rows);
     if (stage->config.logit_softcap > 0)
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_SOFTCAP,
@@ -79,6 +81,7 @@ static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
                                                 .a = {logits, vocab},
                                                 .b = {norm, hidden},
                                                 .c = {tensor_gradient(block, matrix), hidden}});
+    head_adapter_backward(pass, at, rows);
     matrix_multiply(pass, &(struct matrix_product){.block = block,
                                                    .matrix = matrix,
                                                    .back = true,
@@ -86,6 +89,7 @@ static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
                                                    .alpha = (float)scale,
                                                    .x = {logits, vocab},
                                                    .c = {norm, hidden}});
+    head_adapter_input(pass, at, rows);
     block_norm_backward(pass, head_block(stage), HEAD_NORM, rows, pass_workspace(pass, l->workspace.head_x),
                         norm, false, f32_at(pass->slot->buffer, l->slot.head + 4ull * at * hidden));
 }
@@ -105,7 +109,7 @@ static void chunk_forward(struct stage_pass *pass, struct operand x, uint32_t at
                                      .x = x,
                                      .index = pass_meta(pass, l->slot.label_index + 4ull * at, DTYPE_U32),
                                      .y = chosen}});
-    logits_of(pass, chosen, rows);
+    logits_of(pass, chosen, at, rows);
     queue_op(
         &pass->queue,
         &(struct op){.kind = OP_CROSS_ENTROPY,

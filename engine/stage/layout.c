@@ -43,9 +43,9 @@ static int method_check(struct stage_options *o, struct err *err)
         return err_set(err, ERR_INVALID,
                        "stage: LoRA rank %u, targets 0x%x, alpha %g or dropout %g out of range", most,
                        lora->targets, lora->alpha, lora->dropout);
-    uint32_t possible = model_lora_targets(o->config);
-    if (lora->targets == LORA_ALL)
-        lora->targets = possible;
+    uint32_t possible = model_lora_targets(o->config) | LORA_TABLES;
+    if ((lora->targets & LORA_ALL) == LORA_ALL)
+        lora->targets &= possible;
     if ((lora->targets & ~possible) != 0)
         return err_set(err, ERR_INVALID, "stage: LoRA targets 0x%x, the model has 0x%x", lora->targets,
                        possible);

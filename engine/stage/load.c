@@ -377,7 +377,8 @@ static int tensor_load(struct area_loader *loader, const struct layer_tensor *te
     return stream.all ? scales_put(&stream) : 0;
 }
 
-/* A is uniform within 1/sqrt(fan_in), like PyTorch's kaiming_uniform with a = sqrt(5); B is zero. */
+/* A is uniform within 1/sqrt(fan_in), like PyTorch's kaiming_uniform with a = sqrt(5), and B is zero; the
+ * embedding's A is zero and its B normal. */
 static int adapter_init(const struct area_loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
     uint64_t count = (uint64_t)tensor->rows * tensor->columns, at = tensor->at + tensor->stride * copy;
@@ -394,7 +395,8 @@ static int adapter_init(const struct area_loader *loader, const struct layer_ten
     /* The hash of its name gives each parameter a random stream of its own. */
     rand_stream_init(&stream, loader->seed, hash_bytes(HASH_BEGIN, name, strlen(name)));
     for (uint64_t i = 0; i < all && kept < count; i++) {
-        float value = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
+        float value = (float)(tensor->role == TENSOR_LORA_B ? rand_stream_normal(&stream)
+                                                            : (2 * rand_stream_unit(&stream) - 1) * bound);
         uint64_t row = i / wide - tensor->row_begin, column = i % wide - tensor->column_begin;
         if (row < tensor->rows && column < tensor->columns)
             values[kept++] = value;
@@ -408,9 +410,9 @@ static int copy_load(struct area_loader *loader, const struct layer_tensor *tens
 {
     switch (tensor->role) {
     case TENSOR_LORA_A:
-        return adapter_init(loader, tensor, copy);
+        return tensor->target == LORA_EMBEDDING ? 0 : adapter_init(loader, tensor, copy);
     case TENSOR_LORA_B:
-        return 0;
+        return tensor->target == LORA_EMBEDDING ? adapter_init(loader, tensor, copy) : 0;
     default:
         return tensor_load(loader, tensor, copy);
     }

@@ -6,6 +6,7 @@
 #include "engine/stage/outside.h"
 #include "engine/stage/recorded.h"
 #include "engine/stage/slot.h"
+#include "engine/stage/table_adapter.h"
 
 /* Does the stage have only a part of this layer? */
 static bool layer_is_part(const struct stage *stage, uint32_t block)
@@ -47,6 +48,7 @@ static void embed_tokens(struct stage_pass *pass, struct operand out)
                                                   .ids = pass_meta(pass, l->ids, DTYPE_I32),
                                                   .table = tensor_at(block, table),
                                                   .out = out}});
+    embed_adapter_forward(pass, out);
     if (pass->train && stage->options.embed_noise > 0)
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_EMBED_NOISE,
@@ -76,8 +78,9 @@ static void embed_backward(struct stage_pass *pass, struct operand d)
     if (stage->layout.own_learns) {
         struct operand x = pass_workspace(pass, stage->layout.workspace.embedded);
         embed_tokens(pass, x);
-        embedding_backward(pass, x, table->trained);
+        embedding_backward(pass, x, table->trained || block->tensors->adapter > 0);
     }
+    embed_adapter_backward(pass, d);
     if (table->trained)
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_EMBED_BACKWARD,

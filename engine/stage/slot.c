@@ -79,6 +79,10 @@ static void slot_pad(struct saved *slot)
     bytes = 4ull * (slot->labelled_padded - slot->labelled);
     memset(slot->staging + l->label_index + skip, 0, bytes);
     memset(slot->staging + l->targets + skip, 0xff, bytes); /* -1: no target */
+    if (stage->layout.head_drops) {
+        memset(slot->staging + l->label_positions + skip, 0, bytes);
+        memset(slot->staging + l->label_rows + skip, 0, bytes);
+    }
 }
 
 static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
@@ -86,6 +90,8 @@ static int labels_collect(struct saved *slot, const struct micro_batch *batch, s
     const struct footprint *l = &slot->stage->layout;
     uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
     int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
+    uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->slot.label_positions),
+             *rows = (uint32_t *)(void *)(slot->staging + l->slot.label_rows);
     slot->labelled = 0;
     if (!l->has_head || !batch->labels)
         return 0;
@@ -101,6 +107,10 @@ static int labels_collect(struct saved *slot, const struct micro_batch *batch, s
             if (slot->labelled == slot->stage->options.labelled_max)
                 return err_set(err, ERR_TOO_BIG, "micro-batch %u: more than %u labelled tokens", batch->index,
                                slot->stage->options.labelled_max);
+            if (l->head_drops) {
+                positions[slot->labelled] = t - batch->row_start[row];
+                rows[slot->labelled] = !batch->row_ids ? row : batch->row_ids[row];
+            }
             index[slot->labelled] = t;
             targets[slot->labelled++] = label;
         }

@@ -131,7 +131,7 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
 static uint32_t rank_on(const struct lora_sites *sites, const struct block_tensor *tensor, const char *module)
 {
     uint32_t target = lora_target_of(module);
-    uint32_t layer = tensor->block > 0 ? tensor->block - 1 : 0;
+    uint32_t layer = tensor->block > 0 && !(target & LORA_TABLES) ? tensor->block - 1 : 0;
     return target && !tensor->fused ? lora_rank_at(sites, layer, (uint32_t)__builtin_ctz(target)) : 0;
 }
 
@@ -147,11 +147,21 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     uint32_t rank = rank_on(&c->peft->sites, tensor, module);
     if (rank == 0)
         return 0;
-    snprintf(name, sizeof(name), "%s%s.lora_A.weight", prefix, module);
-    if (check_tensor(c, name, rank, tensor->shape[1]) < 0)
+    bool turned = tensor->what == ARCH_EMBEDDING; /* its inputs are tokens */
+    snprintf(name, sizeof(name), "%s%s.%s", prefix, module, turned ? "lora_embedding_A" : "lora_A.weight");
+    if (check_tensor(c, name, rank, tensor->shape[turned ? 0 : 1]) < 0)
         return -1;
-    snprintf(name, sizeof(name), "%s%s.lora_B.weight", prefix, module);
-    return check_tensor(c, name, tensor->shape[0], rank);
+    snprintf(name, sizeof(name), "%s%s.%s", prefix, module, turned ? "lora_embedding_B" : "lora_B.weight");
+    return check_tensor(c, name, tensor->shape[turned ? 1 : 0], rank);
+}
+
+/* Finds a table under its key, or as peft saves it where it has an adapter: …base_layer.weight. */
+static const struct safetensors_tensor *find_table(const struct safetensors *weights, const char *key)
+{
+    char other[128];
+    const struct safetensors_tensor *t = peft_find(weights, key);
+    snprintf(other, sizeof(other), "%.*sbase_layer.weight", (int)(strlen(key) - strlen("weight")), key);
+    return t ? t : peft_find(weights, other);
 }
 
 /* Checks embedding or head: named in modules_to_save, or saved beside the adapter (save_embedding_layers). */
@@ -165,7 +175,7 @@ static int check_table(struct peft_check *c, const struct model_config *model, c
              key);
     /* The module's original weights are in the file, too; peft keeps them but does not compute with them. */
     c->found += saved && peft_find(c->peft->weights, original);
-    const struct safetensors_tensor *t = peft_find(c->peft->weights, key);
+    const struct safetensors_tensor *t = find_table(c->peft->weights, key);
     if (saved || !t)
         return 0;
     *beside = true;
@@ -234,6 +244,8 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
         return 0;
     bool lora = strcmp(end, "lora_A.weight") == 0 || strcmp(end, "lora_B.weight") == 0 ||
                 strcmp(end, "lora_A.default.weight") == 0 || strcmp(end, "lora_B.default.weight") == 0;
+    if (tensor->what == ARCH_EMBEDDING)
+        lora = strcmp(end, "lora_embedding_A") == 0 || strcmp(end, "lora_embedding_B") == 0;
     char module[96];
     snprintf(module, sizeof(module), "%.*s", (int)length - 1, tensor->name);
     k->found = lora && rank_on(k->sites, tensor, module) > 0;
@@ -251,13 +263,16 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
     if (strcmp(known.name, &PEFT_EMBEDDING[strlen(prefix)]) == 0 ||
         strcmp(known.name, &PEFT_HEAD[strlen(prefix)]) == 0 ||
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
-        strcmp(known.name, "lm_head.original_module.weight") == 0)
+        strcmp(known.name, "lm_head.original_module.weight") == 0 ||
+        strcmp(known.name, "model.embed_tokens.base_layer.weight") == 0 ||
+        strcmp(known.name, "lm_head.base_layer.weight") == 0)
         return true;
-    uint32_t block = 0;
-    if (strncmp(known.name, layers, strlen(layers)) == 0) {
-        unsigned long layer = strtoul(known.name + strlen(layers), NULL, 10);
-        block = layer < model->layers ? (uint32_t)layer + 1 : model->layers + 1;
+    if (strncmp(known.name, layers, strlen(layers)) != 0) {
+        model_adapted_tensors(model, know_matrix, &known);
+        return known.found;
     }
+    unsigned long layer = strtoul(known.name + strlen(layers), NULL, 10);
+    uint32_t block = layer < model->layers ? (uint32_t)layer + 1 : model->layers + 1;
     model_block_tensors(model, block, block + 1, know_matrix, &known);
     return known.found;
 }
@@ -286,7 +301,7 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
     const struct peft_config *config = &p->config;
     bool head = config->saves_head ||
                 (config->saves_embedding && model->tied && config->tied && peft_find(p->weights, PEFT_HEAD));
-    if (model_block_tensors(model, 0, model->layers + 2, check_matrix, &check) < 0 ||
+    if (model_adapted_tensors(model, check_matrix, &check) < 0 ||
         check_table(&check, model, PEFT_EMBEDDING, config->saves_embedding, &p->embedding_beside) < 0 ||
         check_table(&check, model, PEFT_HEAD, head, &p->head_beside) < 0)
         return -1;
@@ -307,8 +322,9 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
 /* Compares one table with the base's in pieces of rows. */
 static int same_as_base(struct peft *p, struct model *base, const char *key, struct err *err)
 {
-    const struct safetensors_tensor *t = peft_find(p->weights, key);
-    const struct model_tensor *own = model_tensor_find(base, key + strlen(prefix));
+    const struct safetensors_tensor *t = find_table(p->weights, key);
+    const char *name = model_get_config(base)->tied ? PEFT_EMBEDDING : key;
+    const struct model_tensor *own = model_tensor_find(base, name + strlen(prefix));
     bool same = t && own && own->rows == t->shape[0] && own->cols == t->shape[1];
     uint64_t rows = same ? t->shape[0] : 0, columns = same ? t->shape[1] : 1;
     uint64_t step = columns < COMPARED_VALUES ? COMPARED_VALUES / columns : 1;

@@ -154,19 +154,9 @@ static int check_names(const json_t *document, struct err *err)
     return 0;
 }
 
-/* Refuses embedding and head as targets: their adapters are of another kind than those of the layers'
- * matrices. */
 static int check_targets(const struct lora_rules *rules, struct err *err)
 {
     const struct spec_names *names = &rules->targets.names;
-    for (uint32_t i = 0; i < names->count; i++) {
-        const char *last = strrchr(names->names[i], '.');
-        last = last ? last + 1 : names->names[i];
-        if (strcmp(last, "embed_tokens") == 0 || strcmp(last, "lm_head") == 0)
-            return err_set(err, ERR_UNSUPPORTED,
-                           "%s: target_modules: \"%.64s\" is not supported; the matrices of layers are",
-                           config_name, names->names[i]);
-    }
     if (names->count == 0 && !rules->targets.expression && !rules->all_linear)
         return err_set(err, ERR_INVALID, "%s: target_modules: is missing", config_name);
     return 0;
@@ -316,6 +306,10 @@ static void site_name(const struct portable *p, uint32_t layer, uint32_t site, b
     char own[ARCH_NAME_MAX], begin[32];
     snprintf(own, sizeof(own), "%slayers.%u.%s.%s", front, layer, lora_target_module(target),
              lora_target_name(target));
+    if (target & LORA_TABLES) {
+        snprintf(name, 64, "%s", lora_target_name(target));
+        return;
+    }
     if (arch_of(p->model->arch)->own_modules || target & LORA_PER_LAYER)
         arch_tensor_name(p->model->arch, (enum arch_tensor)(ARCH_Q + (int)site), layer, 0, "", own);
     int skip = snprintf(begin, sizeof(begin), "%slayers.%u.", front, layer);
@@ -391,7 +385,7 @@ static int portable_make(struct portable *p)
         return err_set(p->err, ERR_NOMEM, "no memory for an adapter's config");
     if (peft_sites(p->config, p->model, &p->sites, p->err) < 0)
         return -1;
-    model_block_tensors(p->model, 0, p->model->layers + 1, portable_visit, p);
+    model_adapted_tensors(p->model, portable_visit, p);
     int status = 0;
     for (uint32_t site = 0; site < LORA_TARGET_COUNT && status == 0; site++)
         status = portable_site(p, site);

@@ -253,9 +253,9 @@ int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *er
 void spec_errors(const json_t *document, json_t *all);
 
 /* Refuses what a model of this config cannot do, before anything runs: targets that match no layer (the error
- * lists those that do), what spec_lora_sites() refuses, saving a tied head alone, a packed base of a file
- * without quantised blocks, a router's loss without routers. ERR_INVALID or ERR_UNSUPPORTED, with the path
- * first. */
+ * lists those that do), what spec_lora_sites() refuses, what adapters on tables cannot, saving a tied head
+ * alone, a packed base of a file without quantised blocks, a router's loss without routers. ERR_INVALID or
+ * ERR_UNSUPPORTED, with the path first. */
 int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err);
 
 /* Releases what spec_parse() filled. Safe on a zeroed struct and twice. */

@@ -54,7 +54,7 @@ static int check_dense_layers(const struct lora_sites *sites, const struct model
 {
     for (uint32_t i = 0; i < config->layers * LORA_TARGET_COUNT; i++) {
         uint32_t layer = i / LORA_TARGET_COUNT, site = i % LORA_TARGET_COUNT;
-        if (1u << site & LORA_ATTENTION || model_layer_is_sparse(config, layer) ||
+        if (1u << site & (LORA_ATTENTION | LORA_TABLES) || model_layer_is_sparse(config, layer) ||
             lora_rank_at(sites, layer, site) == 0)
             continue;
         return err_set(err, ERR_INVALID,
@@ -64,6 +64,37 @@ static int check_dense_layers(const struct lora_sites *sites, const struct model
                        lora_target_name(1u << site), layer, layer);
     }
     return 0;
+}
+
+/* Refuses of adapters on tables what would not be theirs: merged into a tied table, which is two tables then,
+ * they would change the other one, too (as peft's merge does); a table that is trained whole has no adapter.
+ */
+static int check_tables(const struct job_spec *spec, const struct model_config *config, uint32_t targets,
+                        struct err *err)
+{
+    const struct spec_names *saved = &spec->method.modules_to_save;
+    if (!(targets & LORA_TABLES))
+        return 0;
+    for (uint32_t i = 0; i < saved->count; i++)
+        if (config->tied || targets & lora_target_from_name(saved->names[i]))
+            return err_set(
+                err, ERR_INVALID,
+                "method.modules_to_save: %s is trained whole, and method.targets puts an adapter on "
+                "%s; name it in one of them",
+                saved->names[i], config->tied ? "the same tied table" : "it");
+    if (spec->result.kind == SPEC_RESULT_GGUF)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "result.kind: gguf: adapters on embed_tokens and lm_head are not written for llama.cpp; "
+            "ask for adapter%s",
+            config->tied ? "" : " or merged");
+    return !config->tied || spec->result.kind != SPEC_RESULT_MERGED
+               ? 0
+               : err_set(
+                     err, ERR_UNSUPPORTED,
+                     "result.kind: merged: this model's head is its embedding, and an adapter on one of them "
+                     "cannot be merged without changing the other; ask for adapter, or start from a base "
+                     "whose config.json says tie_word_embeddings: false and that has both tables");
 }
 
 /* Checks that the file has quantised blocks when the base is to be kept packed. */
@@ -121,6 +152,8 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     if (spec_lora_sites(method, config, &sites, err) < 0)
+        return -1;
+    if (check_tables(spec, config, lora_sites_targets(&sites), err) < 0)
         return -1;
     if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
         return -1;

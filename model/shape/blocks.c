@@ -28,7 +28,9 @@ static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",
                                                             "input_linear",
                                                             "per_layer_input_gate",
                                                             "per_layer_projection",
-                                                            "per_layer_model_projection"};
+                                                            "per_layer_model_projection",
+                                                            "embed_tokens",
+                                                            "lm_head"};
 
 static uint32_t attention_targets(const struct model_config *config, uint32_t layer)
 {
@@ -71,10 +73,10 @@ uint32_t model_lora_targets(const struct model_config *config)
 
 const char *lora_target_module(uint32_t target)
 {
-    return target & LORA_DELTA       ? "linear_attn"
-           : target & LORA_ATTENTION ? "self_attn"
-           : target & LORA_PER_LAYER ? ""
-                                     : "mlp";
+    return target & LORA_DELTA                       ? "linear_attn"
+           : target & LORA_ATTENTION                 ? "self_attn"
+           : target & (LORA_PER_LAYER | LORA_TABLES) ? ""
+                                                     : "mlp";
 }
 
 const char *lora_target_name(uint32_t target)
@@ -102,6 +104,7 @@ static void target_shape(const struct model_config *c, uint32_t layer, uint32_t 
     *cols = target == LORA_O                            ? q
             : target & (LORA_DOWN | LORA_SHARED_DOWN)   ? ffn
             : target == LORA_PER_LAYER_OUT              ? c->per_layer
+            : target == LORA_EMBEDDING                  ? c->vocab
             : target == LORA_DELTA_OUT && !c->conv_taps ? model_delta_values(c)
                                                         : c->hidden;
     switch (target) {
@@ -132,6 +135,9 @@ static void target_shape(const struct model_config *c, uint32_t layer, uint32_t 
         break;
     case LORA_PER_LAYER_MODEL:
         *rows = c->layers * c->per_layer;
+        break;
+    case LORA_HEAD:
+        *rows = c->vocab;
         break;
     case LORA_K:
     case LORA_V:
@@ -168,6 +174,15 @@ static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint3
     if (o->sites)
         return lora_rank_at(o->sites, layer, site);
     return !(target & o->lora_targets) ? 0 : own ? own : o->lora_rank;
+}
+
+/* Adds the adapter on a table: to a token the embedding's is a product with B alone, the head's with both. */
+static void table_adapter(const struct model_config *c, const struct block_options *o, uint32_t target,
+                          struct block_part *part)
+{
+    double rank = o->lora ? target_rank(o, 0, target) : 0;
+    part->lora_params += (uint64_t)rank * ((uint64_t)c->hidden + c->vocab);
+    part->lora_flops_per_token = 2 * rank * (c->hidden + (target == LORA_HEAD ? (double)c->vocab : 0));
 }
 
 /* Sets the parameters of the part's matrices, which are the sites in `mask`, and of the adapters on them. */
@@ -290,6 +305,7 @@ static struct block_part part_embedding(const struct model_config *c, const stru
                     (lora ? target_rank(o, 0, LORA_PER_LAYER_MODEL) * (all + h) : 0);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     p.saved_per_token = all;
+    table_adapter(c, o, LORA_EMBEDDING, &p);
     return p;
 }
 
@@ -312,6 +328,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
                                                         .lora_params = saves_head ? table : 0,
                                                         .flops_per_token = 2.0 * (double)table,
                                                         .saved_per_token = h};
+        table_adapter(c, o, LORA_HEAD, &b->parts[0]);
     } else {
         b->kind = BLOCK_LAYER;
         b->parts[b->part_count++] = part_attention(c, o, index - 1);
@@ -324,7 +341,8 @@ static void fill_block(const struct model_config *c, const struct block_options 
     }
     for (uint32_t i = 0; i < b->part_count; i++) {
         struct block_part *p = &b->parts[i];
-        p->lora_flops_per_token = layer ? 2.0 * (double)p->lora_params : 0;
+        if (layer)
+            p->lora_flops_per_token = 2.0 * (double)p->lora_params;
         b->params += p->params * p->copies;
         b->active_params += p->params * p->active;
         b->matrix_params += p->matrix_params * p->copies;
@@ -343,8 +361,8 @@ int model_blocks(const struct model_config *config, const struct block_options *
     if (alike && (options->lora_rank == 0 || options->lora_rank > 65536))
         return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
                        options->lora_rank);
-    if (alike &&
-        ((options->lora_targets & model_lora_targets(config)) == 0 || options->lora_targets > LORA_ALL))
+    if (alike && ((options->lora_targets & (model_lora_targets(config) | LORA_TABLES)) == 0 ||
+                  options->lora_targets >> LORA_TARGET_COUNT != 0))
         return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
     if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)
         return err_set(err, ERR_INVALID, "a model of %u layers is not within 1..%d", config->layers,
@@ -541,11 +559,22 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
     return w.status;
 }
 
+int model_adapted_tensors(const struct model_config *config,
+                          int (*visit)(const struct block_tensor *tensor, void *arg), void *arg)
+{
+    struct walk w = {.config = config, .visit = visit, .arg = arg, .block = config->layers + 1};
+    w.status = model_block_tensors(config, 0, config->layers + 2, visit, arg);
+    if (config->tied)
+        walk_named(&w, ARCH_HEAD, 0, ".weight", config->vocab, config->hidden);
+    return w.status;
+}
+
 void block_tensor_layers(const struct model_config *config, const struct block_tensor *tensor,
                          uint32_t *begin, uint32_t *end)
 {
-    *begin = tensor->block > 0 ? tensor->block - 1 : 0;
-    *end = tensor->block > 0 ? tensor->block : config->layers;
+    bool layer = tensor->block > 0 && tensor->block <= config->layers;
+    *begin = layer ? tensor->block - 1 : 0;
+    *end = layer ? tensor->block : config->layers;
 }
 
 static int count_params(const struct block_tensor *tensor, void *arg)

@@ -43,9 +43,13 @@ enum lora_target {
     LORA_PER_LAYER_OUT = 1 << 22,
     LORA_PER_LAYER_MODEL = 1 << 23, /* per_layer_model_projection of block 0 (Gemma 4 E2B, E4B) */
     LORA_ALL = (1 << 24) - 1,       /* every matrix that the architecture has: see model_lora_targets() */
-    LORA_TARGET_COUNT = 24
+    LORA_EMBEDDING = 1 << 24,       /* the tables, which every model has; a tied one may have both adapters */
+    LORA_HEAD = 1 << 25,
+    LORA_TABLES = LORA_EMBEDDING | LORA_HEAD,
+    LORA_TARGET_COUNT = 26
 };
-_Static_assert((int)MODEL_MATRICES == (int)LORA_TARGET_COUNT, "a layer's matrices are the targets");
+_Static_assert((1 << MODEL_MATRICES) - 1 == LORA_ALL,
+               "a layer's matrices are the targets that are no tables");
 /* The targets in attention, or in the gated delta net or the convolution in its place; the others are in the
  * FFN. */
 enum {
@@ -70,7 +74,8 @@ const char *lora_target_name(uint32_t target);
 /* Returns the bit named "q_proj" …, or 0; of those with one name, the first. */
 uint32_t lora_target_from_name(const char *name);
 /* Writes rows (out features) and columns (in features) of the base matrix W [rows, cols] of a target in layer
- * `layer` (from 0), as a dense layer has it. The adapter's A is [rank, cols] and its B [rows, rank]. */
+ * `layer` (from 0), as a dense layer has it. The adapter's A is [rank, cols] and its B [rows, rank]. Of the
+ * embedding, whose input is a token, these are hidden and vocab. */
 void lora_target_shape(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t *rows,
                        uint32_t *cols);
 
@@ -226,8 +231,8 @@ struct block_tensor {
     uint32_t shape[2]; /* where rank is 3, the file's shape is [shape[0], 1, shape[1]] */
 };
 
-/* Writes the layers, from 0, under whose numbers rules and packings list a tensor of a layer or of block 0:
- * its own, or for block 0, whose matrix is of no layer, all. */
+/* Writes the layers, from 0, under whose numbers rules and packings list a tensor: its own, or all for those
+ * of embedding and head. */
 void block_tensor_layers(const struct model_config *config, const struct block_tensor *tensor,
                          uint32_t *begin, uint32_t *end);
 
@@ -235,6 +240,9 @@ void block_tensor_layers(const struct model_config *config, const struct block_t
  * returns that. */
 int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
                         int (*visit)(const struct block_tensor *tensor, void *arg), void *arg);
+/* Calls 'visit' for the tensors of all blocks and for a tied head's, which may have an adapter of its own. */
+int model_adapted_tensors(const struct model_config *config,
+                          int (*visit)(const struct block_tensor *tensor, void *arg), void *arg);
 
 /* Returns the number of parameters; a tied head is counted once. */
 uint64_t model_config_params(const struct model_config *config);

@@ -227,6 +227,8 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->step = take(&at, 1, 1);
     slot->label_index = take(&at, o->labelled, 1);
     slot->targets = take(&at, o->labelled, 1);
+    slot->label_positions = take(&at, f->head_drops ? o->labelled : 0, 1);
+    slot->label_rows = take(&at, f->head_drops ? o->labelled : 0, 1);
     slot->meta_bytes = at;
     uint64_t x_bytes = aligned((uint64_t)o->tokens * hidden * FIXED);
     slot->x_stride = o->train ? x_bytes : 0;
@@ -264,6 +266,12 @@ static void need_add(const struct footprint *f, const struct layer_plan *plan,
     need->panel = larger64(need->panel, plan->tensors.panel_bytes);
 }
 
+/* Returns the rank of the adapter on a table; 0: it has none. */
+static uint32_t table_rank(const struct layer_tensors *tensors)
+{
+    return tensors->adapter > 0 ? tensors->list[tensors->adapter].rows : 0;
+}
+
 static void workspace_place(struct footprint *f, const struct footprint_options *o)
 {
     const struct footprint_model *m = f->model;
@@ -292,6 +300,9 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
     w->logits = take(&at, head, m->shape.vocab);
     w->head_x = take(&at, head, m->shape.hidden);
     w->head_n = take(&at, head, m->shape.hidden);
+    w->head_z = take(&at, head, 2ull * table_rank(&m->head));
+    w->head_dropped = take(&at, f->head_drops ? head : 0, m->shape.hidden);
+    w->embed_z = take(&at, f->has_embedding ? f->tokens : 0, 2ull * table_rank(&m->embedding.tensors));
     w->bytes = at;
 }
 
@@ -464,6 +475,7 @@ void footprint_of(const struct footprint_model *m, const struct footprint_option
     f->head_rows = m->head_rows < o->tokens ? m->head_rows : o->tokens;
     f->saves_from = saves_from(f, o);
     f->split = o->train && o->split;
+    f->head_drops = o->train && f->has_head && m->method.dropout && table_rank(&m->head) > 0;
     f->own_width = (layers - f->layer_begin) * m->shape.per_layer;
     f->own_learns = o->train && m->embedding.tensors.parameters > 0 && f->own_width > 0;
     slot_place(f, o);

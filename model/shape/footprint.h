@@ -73,6 +73,7 @@ struct footprint_options {
  * the gradient of the head's input. */
 struct footprint_slot {
     uint64_t ids, positions, row_ids, row_start, step, label_index, targets, meta_bytes;
+    uint64_t label_positions, label_rows; /* where the input of the head's adapter is dropped out */
     /* x: the inputs [tokens, hidden] of the stage's layers; x_stride: bytes from one layer's to the next */
     uint64_t x, x_stride;
     /* middle: the input of each layer's FFN, kept with recompute where ranks hold parts of layers;
@@ -99,6 +100,8 @@ struct footprint_workspace {
     uint64_t panel;    /* the piece of a packed matrix that is unpacked to fp32 */
     /* head_rows rows each: logits, and the inputs of the head before and after its norm */
     uint64_t logits, head_x, head_n;
+    /* where embedding and head have adapters: A x and its gradient, and the head's input dropped out */
+    uint64_t embed_z, head_z, head_dropped;
     uint64_t bytes;
 };
 
@@ -117,6 +120,7 @@ struct footprint {
     struct footprint_workspace workspace;
     uint32_t own_width; /* values of a token's inputs to the layers from the stage's first one on */
     bool own_learns;    /* these inputs have a gradient */
+    bool head_drops;    /* the input of the head's adapter is dropped out */
     uint32_t head_rows; /* labelled positions whose logits are in memory at once */
     uint64_t rope_bytes, scalar_bytes;
     uint64_t table_bytes; /* bytes of the copied embedding; in training its gradient takes as many again */

@@ -786,5 +786,6 @@ void layer_embedding_init(const struct model_config *c, const struct layer_metho
             tensor_vector(&maker.tensors, TENSOR_PER_LAYER_NORM, 0, c->per_layer);
         plan->width[VALUE_PER_LAYER_NORM] = matrix.outputs;
     }
+    tensor_table_adapter(&maker.tensors, LORA_EMBEDDING);
     plan_finish(plan, method, 0, 0);
 }

@@ -32,7 +32,7 @@ enum {
     LAYER_STEPS_MAX = 36,
     LAYER_TAPE_MAX = 80,
     LAYER_MEMBERS_MAX = 4,
-    LAYER_TARGETS_MAX = 24 /* most bits of enum lora_target */
+    LAYER_TARGETS_MAX = LORA_TARGET_COUNT /* most bits of enum lora_target */
 };
 
 /* --- method --- */
@@ -109,8 +109,8 @@ enum tensor_role {
     TENSOR_LAYER_SCALE,   /* the number that multiplies the layer's output; never trained */
     TENSOR_ROUTER_BIAS,   /* added to probabilities for the choice of experts; never trained */
     TENSOR_SHARED_SCORE,  /* the row whose product with a token weighs the shared expert */
-    TENSOR_LORA_A,        /* [rank, inputs]: A of the adapter on the matrix of `target` */
-    TENSOR_LORA_B         /* [outputs, rank]: B of the adapter on the matrix of `target` */
+    TENSOR_LORA_A, /* [rank, inputs]: A of the adapter on `target`; the embedding's inputs are tokens */
+    TENSOR_LORA_B  /* [outputs, rank]: B of the adapter on the matrix of `target` */
 };
 
 struct layer_tensor {
@@ -137,6 +137,7 @@ struct layer_tensor {
  * trained values. */
 struct layer_tensors {
     uint32_t count, parameters; /* parameters: number of trained tensors; each copy counts */
+    uint32_t adapter; /* of embedding and head: index of the A of its adapter, before B; 0: there is none */
     struct layer_tensor list[LAYER_TENSORS_MAX];
     bool moments8; /* the method keeps moments in 8 bits; list[].moments8 says for which tensors */
     uint64_t frozen_bytes, trained_bytes, moment_bytes; /* moment_bytes: one of AdamW's two moments */

@@ -380,6 +380,27 @@ void tensor_table(struct tensor_maker *maker, enum tensor_role role, bool traine
     panel_for(maker->out, &maker->out->list[at]);
 }
 
+void tensor_table_adapter(struct tensor_maker *maker, uint32_t target)
+{
+    uint32_t rows, columns, rank = lora_rank_at(&maker->method->lora, 0, (uint32_t)__builtin_ctz(target));
+    if (rank == 0 || maker->method->full)
+        return;
+    lora_target_shape(maker->config, 0, target, &rows, &columns);
+    struct layer_tensor a = {.role = TENSOR_LORA_A,
+                             .target = target,
+                             .rows = rank,
+                             .columns = columns,
+                             .copies = 1,
+                             .trained = true},
+                        b = a;
+    b.role = TENSOR_LORA_B;
+    b.rows = rows;
+    b.columns = rank;
+    maker->out->adapter = tensor_add(maker, a);
+    stack_place(maker, maker->out->adapter, 1);
+    stack_place(maker, tensor_add(maker, b), 1);
+}
+
 void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
                         struct layer_tensors *out)
 {
@@ -388,6 +409,7 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
     tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
     if (own_matrix)
         tensor_table(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
+    tensor_table_adapter(&maker, LORA_HEAD);
 }
 
 /* Returns the tensor's role in the table of architectures. */
@@ -426,6 +448,8 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
         return ARCH_EMBEDDING;
     if (tensor->target == 0)
         return alone[tensor->role];
+    if (tensor->target & LORA_TABLES)
+        return tensor->target == LORA_HEAD ? ARCH_HEAD : ARCH_EMBEDDING;
     uint32_t bit = (uint32_t)__builtin_ctz(tensor->target);
     if (tensor->expert)
         return (enum arch_tensor)(ARCH_EXPERT_GATE + bit - (uint32_t)__builtin_ctz(LORA_GATE));
@@ -439,11 +463,14 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                 tensor->role == TENSOR_ROUTER_BIAS || tensor->role == TENSOR_SINKS ||
                 tensor->role == TENSOR_LAYER_SCALE || tensor->role == TENSOR_ROUTER_SCALE ||
                 tensor->role == TENSOR_EXPERT_SCALE;
-    const char *suffix = bare                            ? ""
-                         : tensor->role == TENSOR_BIAS   ? ".bias"
-                         : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"
-                         : tensor->role == TENSOR_LORA_B ? ".lora_B.weight"
-                                                         : ".weight";
+    bool embedding = tensor->target == LORA_EMBEDDING; /* peft keeps it as a parameter, not as a module */
+    const char *suffix = bare                                         ? ""
+                         : embedding && tensor->role == TENSOR_LORA_A ? ".lora_embedding_A"
+                         : embedding                                  ? ".lora_embedding_B"
+                         : tensor->role == TENSOR_BIAS                ? ".bias"
+                         : tensor->role == TENSOR_LORA_A              ? ".lora_A.weight"
+                         : tensor->role == TENSOR_LORA_B              ? ".lora_B.weight"
+                                                                      : ".weight";
     arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, tensor->copy_begin + copy, suffix,
                      name);
 }

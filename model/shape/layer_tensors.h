@@ -18,6 +18,8 @@ int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_
 int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels, uint32_t taps);
 /* Adds a table with a row for each token, of the head, of the embedding, or of the layers' own inputs. */
 void tensor_table(struct tensor_maker *maker, enum tensor_role role, bool trained);
+/* Adds the adapter on a table, LORA_EMBEDDING or LORA_HEAD, if it has one. */
+void tensor_table_adapter(struct tensor_maker *maker, uint32_t target);
 /* Adds the number that multiplies the layer's output; returns its index. */
 int32_t tensor_layer_scale(struct tensor_maker *maker);
 /* Adds the vector that is added to the router's probabilities; returns its index. */

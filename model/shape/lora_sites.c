@@ -170,7 +170,7 @@ static int is_target(struct resolver *r, const struct module *module)
     if (excluded < 0)
         return -1;
     if (rules->all_linear)
-        return !excluded;
+        return !excluded && !(module->target & LORA_TABLES);
     if (r->target)
         return excluded ? 0 : either_matches(r, r->target, module);
     if (named_by(names, module) == names->count)
@@ -220,12 +220,14 @@ static int visit(const struct block_tensor *tensor, void *arg)
 {
     struct resolver *r = arg;
     uint32_t begin, end;
-    struct module module = {.layer = tensor->block - 1}; /* block 0: no layer's number */
+    struct module module = {.layer = tensor->block - 1};
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
     if (tensor->rank != 2 || tensor->bias || length <= 0)
         return 0;
     snprintf(module.name, sizeof(module.name), "%.*s", length, tensor->name);
     module.target = lora_target_of(module.name);
+    if (tensor->block == 0 || tensor->block > r->config->layers)
+        module.layer = UINT32_MAX; /* no layer's number */
     module.expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
     if (module.target == 0 || tensor->fused ||
         (module.expert && tensor->expert != 0 && tensor->expert + 1 != r->config->experts))
@@ -260,14 +262,9 @@ static void list_add(char list[LIST_BYTES], const char *name)
 static void list_targets(uint32_t mask, char list[LIST_BYTES])
 {
     list[0] = '\0';
-    for (uint32_t bit = 1; bit < LORA_ALL; bit <<= 1)
+    for (uint32_t bit = 1; bit <= LORA_HEAD; bit <<= 1)
         if (mask & bit)
             list_add(list, lora_target_name(bit));
-}
-
-static bool is_table(const char *name)
-{
-    return strcmp(name, "lm_head") == 0 || strcmp(name, "embed_tokens") == 0;
 }
 
 /* Refuses a name in targets that no module has, or a pattern that matches no adapted matrix. */
@@ -276,20 +273,16 @@ static int check_used(const struct resolver *r)
     const struct lora_rules *rules = r->rules;
     const char *where = r->defaults->where, *targets = r->defaults->targets;
     char list[LIST_BYTES];
-    list_targets(r->takes & (arch_of(r->config->arch)->fused ? (uint32_t)LORA_ALL : ~(uint32_t)LORA_SHARED),
-                 list);
+    uint32_t hidden = arch_of(r->config->arch)->fused ? 0 : LORA_SHARED;
+    list_targets(r->takes & ~hidden, list);
     for (uint32_t i = 0; i < rules->targets.names.count; i++)
         if (!r->named[i] && (r->defaults->strict || r->matched == 0))
-            return is_table(rules->targets.names.names[i])
-                       ? err_set(r->err, ERR_UNSUPPORTED,
-                                 "%s.%s: \"%s\" takes no adapter (tables do not, matrices do); "
-                                 "modules_to_save trains it whole",
-                                 where, targets, rules->targets.names.names[i])
-                       : err_set(r->err, ERR_INVALID,
-                                 "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where,
-                                 targets, rules->targets.names.names[i], list);
+            return err_set(r->err, ERR_INVALID,
+                           "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where, targets,
+                           rules->targets.names.names[i], list);
     if (r->matched == 0 && rules->targets.names.count > 0)
         return err_set(r->err, ERR_INVALID, "%s.%s: exclude_modules leaves none of them", where, targets);
+    list_targets(r->takes & ~hidden & LORA_ALL, list);
     if (r->matched == 0)
         return err_set(r->err, ERR_INVALID,
                        "%s.%s: \"%.120s\" matches no layer of this model; there are model.layers.0 to "
@@ -387,7 +380,7 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
             defaults->where, defaults->targets);
     int status = resolver_init(&r);
     if (status == 0)
-        status = model_block_tensors(config, 0, config->layers + 1, visit, &r);
+        status = model_adapted_tensors(config, visit, &r);
     if (status == 0)
         status = check_used(&r);
     if (status == 0)
@@ -404,7 +397,7 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
 
 struct lora_sites lora_sites_alike(uint32_t rank, double scale, uint32_t targets)
 {
-    struct lora_sites sites = {.ways = rank > 0 && (targets & LORA_ALL) != 0 ? 1 : 0};
+    struct lora_sites sites = {.ways = rank > 0 && targets != 0};
     for (uint32_t i = 0; i < LORA_TARGET_COUNT && sites.ways > 0; i++)
         if (targets >> i & 1)
             sites.way[0].rank[i] = rank, sites.way[0].scale[i] = scale;

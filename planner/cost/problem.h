@@ -118,6 +118,11 @@ static inline double problem_boundary_bytes(const struct problem *problem, doubl
     return problem->bytes_per_token * tokens + problem->bytes_per_row * rows;
 }
 
+/* Returns whether block 0 trains anything, so that gradients go there. */
+static inline bool problem_embedding_learns(const struct problem *problem)
+{
+    return problem->footprint.embedding.tensors.parameters > 0;
+}
 /* Returns the bytes per token of a boundary tensor, or of its gradient, in front of blocks begin to end, both
  * inclusive: of the widest of them. */
 double problem_boundary_width(const struct problem *problem, int32_t begin, int32_t end, bool gradient);

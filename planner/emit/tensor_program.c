@@ -174,7 +174,7 @@ static int32_t gradient_behind(const struct tensor_writer *w, int32_t end)
 static int32_t gradient_before(const struct tensor_writer *w, int32_t begin)
 {
     if (begin > blocks_of(w)->block_begin)
-        return begin == 1 && !w->t->plan->trains_embedding ? PLAN_NONE : w->s->gradient[1];
+        return begin == 1 && !problem_embedding_learns(w->t->problem) ? PLAN_NONE : w->s->gradient[1];
     return w->s->grad_out;
 }
 
@@ -192,7 +192,7 @@ static void forward_whole(struct tensor_writer *w, int32_t begin, int32_t end, i
 static void backward_whole(struct tensor_writer *w, int32_t begin, int32_t end, int32_t save, uint32_t k)
 {
     int32_t in = gradient_behind(w, end);
-    if (end == 1 && end < blocks_of(w)->block_end && !w->t->plan->trains_embedding)
+    if (end == 1 && end < blocks_of(w)->block_end && !problem_embedding_learns(w->t->problem))
         in = PLAN_NONE;
     part_add(w, INSTR_BACKWARD,
              &(struct compute_part){

@@ -13,6 +13,7 @@ static inline void embed_draw(struct trial *t)
     o->tokens = draw_rows(t, 60);
     o->hidden = 1 + draw_below(t, 100);
     o->vocab = 1 + draw_below(t, 30);
+    o->turned = draw_below(t, 3) == 0;
     o->scale = draw_below(t, 2) ? 1.7f : 0;
     bind_as(t, &o->ids, FILL_BELOW, o->vocab);
     bind(t, &o->table);
@@ -25,7 +26,9 @@ static inline void embed_want(struct trial *t)
     double *ids = values(t, "ids"), *table = values(t, "table"), *out = expected(t, "out");
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t j = 0; j < o->hidden; j++)
-            out[i * o->hidden + j] = (double)o->scale * table[(size_t)ids[i] * o->hidden + j];
+            out[i * o->hidden + j] =
+                (double)o->scale *
+                table[o->turned ? j * o->vocab + (size_t)ids[i] : (size_t)ids[i] * o->hidden + j];
 }
 
 static inline void embed_backward_draw(struct trial *t)
@@ -35,6 +38,7 @@ static inline void embed_backward_draw(struct trial *t)
     o->tokens = draw_rows(t, 90);
     o->hidden = 1 + draw_below(t, 150);
     o->vocab = 1 + draw_below(t, 30);
+    o->turned = draw_below(t, 3) == 0;
     o->scale = draw_below(t, 2) ? 1.7f : 0;
     bind_as(t, &o->ids, FILL_BELOW, o->vocab);
     bind(t, &o->dout);
@@ -47,7 +51,8 @@ static inline void embed_backward_want(struct trial *t)
     double *ids = values(t, "ids"), *dout = values(t, "dout"), *dtable = expected(t, "dtable");
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t j = 0; j < o->hidden; j++)
-            dtable[(size_t)ids[i] * o->hidden + j] += (double)o->scale * dout[i * o->hidden + j];
+            dtable[o->turned ? j * o->vocab + (size_t)ids[i] : (size_t)ids[i] * o->hidden + j] +=
+                (double)o->scale * dout[i * o->hidden + j];
 }
 
 static inline void gather_draw(struct trial *t)

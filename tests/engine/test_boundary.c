@@ -41,7 +41,7 @@ static struct stage_options options_of(const struct way *way, uint32_t begin, ui
         .block_begin = begin,
         .block_end = end,
         .mode = STAGE_TRAIN,
-        .lora = {.rank = way->full ? 0 : 4, .alpha = 8, .targets = LORA_ALL},
+        .lora = {.rank = way->full ? 0 : 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
         .full = way->full,
         .boundary_in = begin > 0 ? way->boundary : DTYPE_F32,
         .boundary_out = begin == 0 ? way->boundary : DTYPE_F32,

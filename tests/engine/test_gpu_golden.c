@@ -20,6 +20,9 @@ static void families_match_fp64_on_gpus(void **state)
     /* what passes by the stream crosses a cut, and is padded */
     run_golden("gemma4_small", "full", "emulated", 1,
                (struct train_options){.cuts = {3, 5}, .cut_count = 2, .steps = 2, .micro_batch_rows = 1});
+    /* adapters on the tables, of which the head's is on another stage */
+    run_golden("granite-tables", "lora", "emulated", 1,
+               (struct train_options){.cuts = {3}, .cut_count = 1, .steps = 2, .micro_batch_rows = 1});
     run_golden("qwen3_5-nested", "lora", "emulated", 1,
                (struct train_options){.steps = 2, .micro_batch_rows = 4});
     unsetenv("MOTLEY_EMULATED");

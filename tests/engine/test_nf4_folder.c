@@ -1,6 +1,7 @@
 /* Tests folders that transformers and bitsandbytes saved in NF4 (tools/make_nf4_folders.py): they give
  * bitsandbytes' dequantised values and transformers' loss, and an NF4 base has the file's own codes and
- * scales. So do a folder in MXFP4 (tools/make_folders.py) and a packed base. Deviations from the format are refused by name. */
+ * scales. So do a folder in MXFP4 (tools/make_folders.py) and a packed base. Deviations from the format are
+ * refused by name. */
 #include "engine/trainer.h"
 
 #include "common/digest.h"
@@ -62,7 +63,7 @@ static double loss_of(const char *path, enum layer_base base, bool double_quant,
                               .data = &data,
                               .base = base,
                               .double_quant = double_quant,
-                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
                               .steps = 1,
                               .warmup = 1,
                               .peak_lr = 1e-3};

@@ -44,7 +44,7 @@ static struct stage_options options_of(const struct model_config *config, const 
     };
     /* With rank 100, adapters' tensors of 100 × 48 values and more are large enough for 8-bit moments. */
     if (!method->full)
-        o.lora = (struct lora_options){.rank = 100, .alpha = 8, .targets = LORA_ALL};
+        o.lora = (struct lora_options){.rank = 100, .alpha = 8, .targets = LORA_ALL | LORA_TABLES};
     if (!method->full && config->experts == 0)
         o.lora.dropout = 0.1;
     return o;

@@ -39,7 +39,7 @@ static struct train_options options_of(const char *path, const struct dataset *d
     return (struct train_options){.model = path,
                                   .data = data,
                                   .base = base,
-                                  .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                                  .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
                                   .steps = STEPS,
                                   .warmup = 1,
                                   .peak_lr = 1e-3,
@@ -131,7 +131,7 @@ static void memory_is_the_files_blocks_to_the_byte(void **state)
             struct stage_options o = {.config = config,
                                       .block_begin = cut % 2 ? 0 : cut,
                                       .block_end = cut % 2 ? cut : PACKED_LAYERS + 2,
-                                      .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                                      .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
                                       .base = LAYER_BASE_PACKED,
                                       .micro_batches_in_flight = 2,
                                       .tokens_max = 50};
@@ -162,7 +162,7 @@ static void refused(const struct model_config *config, struct model *model, enum
     struct device *device = device_make("cpu", 1);
     struct stage_options o = {.config = config,
                               .block_end = config->layers + 2,
-                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
                               .base = LAYER_BASE_PACKED,
                               .tokens_max = 8};
     assert_int_equal(stage_create(device, model, &o, &stage, &err), -1);

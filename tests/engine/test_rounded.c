@@ -159,7 +159,7 @@ static struct stage *plan_stage(const struct plan *p, struct device *device, uin
                               .block_begin = begin,
                               .block_end = end,
                               .mode = STAGE_TRAIN,
-                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL},
+                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
                               .base = end == 1 ? LAYER_BASE_F32 : p->base,
                               .compute = p->compute,
                               .seed = 3,

@@ -138,6 +138,30 @@ static void published_counts_match_to_the_digit_by_parts_and_by_tensors(void **s
     }
 }
 
+/* To a token the embedding's adapter costs its product with B alone. */
+static void adapters_on_tables_count_where_their_tables_are(void **state)
+{
+    (void)state;
+    const struct block_options tables = {.lora = true, .lora_rank = 8, .lora_targets = LORA_TABLES};
+    for (int i = 0; i < PUBLISHED; i++) {
+        struct model_config config;
+        struct block_list list;
+        list_of(published[i].name, &tables, &config, &list);
+        uint64_t each = 8ull * (config.hidden + config.vocab);
+        const struct block *head = &list.blocks[list.count - 1];
+        assert_int_equal(list.lora_params, 2 * each);
+        assert_int_equal(list.blocks[0].lora_params, each);
+        assert_true(list.blocks[0].flops_per_token == 16.0 * config.hidden);
+        assert_true(head->parts[0].lora_flops_per_token == 2.0 * (double)each);
+        block_list_fini(&list);
+        list_of(published[i].name,
+                &(struct block_options){.lora = true, .lora_rank = 8, .lora_targets = LORA_Q}, &config,
+                &list);
+        assert_int_equal(list.blocks[0].lora_params + list.blocks[list.count - 1].lora_params, 0);
+        block_list_fini(&list);
+    }
+}
+
 /* The names of a layer's tensors, collected in order. */
 struct names {
     char names[64][ARCH_NAME_MAX];
@@ -312,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_counts_match_to_the_digit_by_parts_and_by_tensors),
+        cmocka_unit_test(adapters_on_tables_count_where_their_tables_are),
         cmocka_unit_test(layers_name_their_tensors_as_files_do),
         cmocka_unit_test(active_parameters_are_what_the_names_say),
         cmocka_unit_test(flops_follow_the_rules_of_thumb),

@@ -169,8 +169,10 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
          "method.rank_pattern: \"up_proj\" matches no matrix that method.targets names; those are, of "
          "model.layers.0 to model.layers.3: q_proj, k_proj, v_proj, o_proj"},
         {"golden/llama", "{alpha_pattern: {'layers\\.4\\..*': 4}}", "method.alpha_pattern: \"layers"},
-        {"golden/llama", "{targets: [q_proj, lm_head]}",
-         "method.targets: \"lm_head\" takes no adapter (tables do not, matrices do)"},
+        {"golden/llama", "{targets: [q_proj, lm_heads]}",
+         "method.targets: \"lm_heads\" matches no layer of this model; those that do: q_proj, k_proj, "
+         "v_proj, "
+         "o_proj, gate_proj, up_proj, down_proj, embed_tokens, lm_head"},
         {"golden/llama", "{targets: '.*\\.9\\..*'}", "method.targets: \".*\\.9\\..*\" matches no layer"},
         {"golden/llama", "{layers_to_transform: [7]}", "method.targets: \"q_proj\" matches no layer"},
         {"golden/llama", "{targets: all-linear, layers_to_transform: [1]}",

@@ -223,7 +223,6 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
         {"init_lora_weights", "\"pissa\""},
         {"something_of_tomorrow", "3"},
         {"peft_type", "\"IA3\""},
-        {"target_modules", "[\"q_proj\", \"embed_tokens\"]"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         json_t *document = load(GOLDEN "llama/adapter_init/adapter_config.json");

@@ -203,6 +203,52 @@ static void tables_beside_are_known_and_compared_with_the_base(void **state)
     expect(&f, NULL, NULL);
 }
 
+/* As peft saves an adapter on both tables: with the base's own beside it. */
+static void adapters_on_tables_are_read_as_peft_writes_them(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"lm_head.lora_A.weight", "lm_head.lora_B.weight",
+                                        "model.embed_tokens.lora_embedding_A",
+                                        "model.embed_tokens.lora_embedding_B"};
+    for (uint32_t lacks = 0; lacks <= 4; lacks++) {
+        struct files f = files_init();
+        struct peft *peft;
+        struct model *base;
+        struct err err = {0};
+        uint32_t vocab = f.model.vocab, hidden = f.model.hidden,
+                 shapes[][2] = {{16, hidden}, {vocab, 16}, {16, vocab}, {hidden, 16}};
+        char key[96];
+        add_adapter(&f);
+        json_array_append_new(json_object_get(f.config, "target_modules"), json_string("lm_head"));
+        json_array_append_new(json_object_get(f.config, "target_modules"), json_string("embed_tokens"));
+        for (uint32_t i = 0; i < 4; i++) {
+            snprintf(key, sizeof(key), "base_model.model.%s", names[i]);
+            if (i != lacks)
+                add(&f, key, shapes[i][0], shapes[i][1],
+                    calloc((size_t)shapes[i][0] * shapes[i][1], sizeof(float)));
+        }
+        if (lacks < 4) {
+            expect(&f, "is missing", names[lacks]);
+            continue;
+        }
+        must(model_open_path(GOLDEN "llama", &base, &err), &err);
+        add_table(&f, "base_model.model.lm_head.base_layer.weight", 0);
+        const struct model_tensor *own = model_tensor_find(base, "lm_head.weight");
+        must(model_tensor_read_f32(base, own, 0, own->rows, f.values[f.count - 1], &err), &err);
+        must(open_it(&f, &peft, &err), &err);
+        assert_int_equal(lora_rank_at(peft_get_sites(peft), 0, (uint32_t)__builtin_ctz(LORA_EMBEDDING)), 16);
+        must(peft_check_base(peft, base, &err), &err);
+        peft_close(peft);
+        buf_fini(&f.bytes);
+        f.values[f.count - 1][0] += 1;
+        must(open_it(&f, &peft, &err), &err);
+        assert_int_equal(peft_check_base(peft, base, &err), -1);
+        peft_close(peft);
+        model_close(base);
+        files_fini(&f);
+    }
+}
+
 /* The cases of a tied model differ in modules_to_save, in ensure_weight_tying, and in whether both tables are
  * the same. */
 static void a_tied_models_tables_are_one(void **state)
@@ -437,6 +483,7 @@ int main(void)
         cmocka_unit_test(keys_with_the_adapters_name_are_read),
         cmocka_unit_test(keys_that_peft_passes_over_are_refused_by_name),
         cmocka_unit_test(tables_beside_are_known_and_compared_with_the_base),
+        cmocka_unit_test(adapters_on_tables_are_read_as_peft_writes_them),
         cmocka_unit_test(a_tied_models_tables_are_one),
         cmocka_unit_test(a_tied_table_is_written_under_both_names),
         cmocka_unit_test(what_is_written_has_keys_that_peft_knew_two_years_ago),

@@ -493,6 +493,7 @@ static void keys_that_are_null_are_off_or_refused_by_name(void **state)
 }
 
 #define FOLDERS "../folders/transformers5/"
+#define GOLDEN "../golden/"
 #define MINISTRAL3 FOLDERS "ministral3/config"
 #define HELIUM FOLDERS "helium/config"
 #define GLM4 FOLDERS "glm4/config"
@@ -532,6 +533,20 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
         {"tiny-qwen2", "{}, placement: {stages: 9}",
          "placement.stages: is 9, and this model has 4 layers, which with embedding and head make at most 6"},
+        {GOLDEN "llama/config", "{targets: [q_proj, lm_head, embed_tokens]}, result: {kind: merged}", NULL},
+        {GOLDEN "llama/config", "{targets: [lm_head]}, result: {kind: gguf}",
+         "result.kind: gguf: adapters on embed_tokens and lm_head are not written for llama.cpp; ask for "
+         "adapter "
+         "or merged"},
+        {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}", NULL},
+        {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [lm_head]}",
+         "method.modules_to_save: lm_head is trained whole, and method.targets puts an adapter on it"},
+        {GOLDEN "qwen2/config", "{targets: [embed_tokens]}", NULL},
+        {GOLDEN "qwen2/config", "{targets: [embed_tokens]}, result: {kind: merged}",
+         "result.kind: merged: this model's head is its embedding"},
+        {GOLDEN "qwen2/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}",
+         "method.modules_to_save: embed_tokens is trained whole, and method.targets puts an adapter on the "
+         "same"},
         {FOLDERS "phi3/config", "{}", NULL},
         {FOLDERS "phi3/config", "{targets: [q_proj, k_proj, v_proj, o_proj]}",
          "method.targets: \"q_proj\" matches no layer of this model; those that do: o_proj, down_proj, "

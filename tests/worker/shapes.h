@@ -65,7 +65,7 @@ static inline void targets_set(struct workload *w, const json_t *names)
         must(names_add(&rules.targets.names, json_string_value(json_array_get(names, t)), &err));
     must(lora_sites_of(&rules, &defaults, w->config, &sites, &err));
     lora_rules_fini(&rules);
-    for (uint32_t bit = 1, mask = lora_sites_targets(&sites); bit < LORA_ALL; bit <<= 1)
+    for (uint32_t bit = 1, mask = lora_sites_targets(&sites); bit <= LORA_HEAD; bit <<= 1)
         if (mask & bit)
             snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
 }

@@ -40,7 +40,9 @@ static const char *const models[] = {"llama",
                                      "granitemoe",
                                      "granitemoeshared",
                                      "gemma4_moe",
-                                     "gemma4_small"};
+                                     "gemma4_small",
+                                     "llama-tables",
+                                     "granite-tables"};
 enum { MODELS = sizeof(models) / sizeof(models[0]), METHODS = 3, RANKS_LEAST = 2, RANKS_MOST = 4 };
 static const enum trained methods[METHODS] = {ADAPTERS, EVERYTHING, EVERYTHING_BALANCED};
 static const char *const method_names[METHODS] = {"LoRA", "full", "full, router loss"};

@@ -9,10 +9,10 @@
     X(embed, 256) X(embed_chain, 256) X(embed_backward, 256) X(gather_rows, 256) X(scatter_rows, 256)
 
 /* out[t] = scale * table[ids[t]]. The table has type table_as (ELEMENT_…, four.h), or if `packed` blocks of
- * kind table_as (unpack.k.h), with a whole number of blocks in each row. */
+ * kind table_as (unpack.k.h), with a whole number of blocks in each row. `turned`: it is [hidden, vocab]. */
 struct embed_args {
     uint64_t ids, table, out;
-    uint32_t tokens, hidden, vocab, packed, table_as, wide;
+    uint32_t tokens, hidden, vocab, turned, packed, table_as, wide;
     float scale;
 };
 
@@ -30,7 +30,7 @@ struct embed_chain_args {
 /* dtable[ids[t]] += scale * dout[t], in the order of t: one block handles all tokens of an id */
 struct embed_backward_args {
     uint64_t ids, chain, dout, dtable;
-    uint32_t hidden, vocab, wide;
+    uint32_t hidden, vocab, turned, wide;
     float scale;
 };
 
@@ -49,6 +49,15 @@ struct scatter_rows_args {
 
 #ifdef GPU_KERNELS
 
+/* Loads n values of an id of a table [hidden, vocab], the first at `at`. */
+FUNCTION struct four turned_load(uint32_t element, uint64_t table, uint64_t at, uint32_t vocab, uint32_t n)
+{
+    struct four a;
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] = j < n ? four_load_as(element, table, at + (uint64_t)j * vocab, 1, 0).v[0] : 0;
+    return a;
+}
+
 KERNEL(embed, 256)
 {
     struct four_position at = place_in_rows(args.tokens, args.hidden);
@@ -58,7 +67,9 @@ KERNEL(embed, 256)
     assert_device(id < args.vocab);
     uint64_t from = (uint64_t)id * args.hidden + at.column;
     struct four a;
-    if (args.packed)
+    if (args.turned)
+        a = turned_load(args.table_as, args.table, (uint64_t)at.column * args.vocab + id, args.vocab, at.n);
+    else if (args.packed)
         a = unpack_four(args.table_as, POINTER(const uint8_t, args.table), from);
     else
         a = four_load_as(args.table_as, args.table, from, at.n, args.wide);
@@ -105,17 +116,22 @@ KERNEL(embed_backward, 256)
     if (LOAD(chain, 2 * (uint64_t)first + 1) == 0)
         return;
     assert_device(id < args.vocab);
-    float *row = POINTER(float, args.dtable) + (uint64_t)id * args.hidden;
+    float *table = POINTER(float, args.dtable), *row = table + (uint64_t)id * args.hidden;
     for (uint32_t column = thread() * 4; column < args.hidden; column += 4 * 256) {
         uint32_t n = args.hidden - column < 4 ? args.hidden - column : 4;
-        struct four sum = four_load(row, column, n, args.wide);
+        uint64_t turned = (uint64_t)column * args.vocab + id;
+        struct four sum = args.turned ? turned_load(ELEMENT_F32, args.dtable, turned, args.vocab, n)
+                                      : four_load(row, column, n, args.wide);
         for (uint32_t t = first; t != EMBED_CHAIN_END; t = LOAD(chain, 2 * (uint64_t)t)) {
             struct four d =
                 four_load(POINTER(const float, args.dout), (uint64_t)t * args.hidden + column, n, args.wide);
             for (uint32_t j = 0; j < 4; j++)
                 sum.v[j] = math_fma(args.scale, d.v[j], sum.v[j]);
         }
-        four_store(row, column, n, args.wide, sum);
+        for (uint32_t j = 0; args.turned && j < n; j++)
+            STORE(table, turned + (uint64_t)j * args.vocab, sum.v[j]);
+        if (!args.turned)
+            four_store(row, column, n, args.wide, sum);
     }
 }
 
