@@ -21,7 +21,7 @@ enough() {
 if enough; then
     folder=$(mktemp -d "$place/motley-XXXXXX")
     trap 'rm -rf "$folder"' EXIT
-    chmod 755 "$folder" # PostgreSQL's user passes through it
+    chmod 1777 "$folder" # as /tmp: PostgreSQL's user passes through it, and tests give up root and make folders there
     cp "$(type -P true)" "$folder/runs"
     if "$folder/runs" 2>/dev/null; then
         export TMPDIR=$folder
