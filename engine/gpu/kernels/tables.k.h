@@ -128,8 +128,9 @@ KERNEL(embed_backward, 256)
             for (uint32_t j = 0; j < 4; j++)
                 sum.v[j] = math_fma(args.scale, d.v[j], sum.v[j]);
         }
-        for (uint32_t j = 0; args.turned && j < n; j++)
-            STORE(table, turned + (uint64_t)j * args.vocab, sum.v[j]);
+        for (uint32_t j = 0; j < 4; j++) /* a bound that varies would put the four into local memory */
+            if (args.turned && j < n)
+                STORE(table, turned + (uint64_t)j * args.vocab, sum.v[j]);
         if (!args.turned)
             four_store(row, column, n, args.wide, sum);
     }
