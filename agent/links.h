@@ -4,7 +4,8 @@
  * connection and sends 16 small frames that are echoed (half the median round trip is the latency), then
  * bytes for about half a second but at most 64 MiB, which are acknowledged at their end, and then both ways
  * at once for about a quarter of a second. This runs on threads of its own: at most 4 connections are served
- * and one request is measured at a time, each with a deadline. Results are passed to the event base's thread.
+ * at a time, of the nodes asked for 16 are tried to connect to, and one is measured, each with a deadline.
+ * Results are passed to the event base's thread.
  */
 #ifndef MOTLEY_AGENT_LINKS_H
 #define MOTLEY_AGENT_LINKS_H

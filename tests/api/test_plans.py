@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from api import BIN, LLAMA, SLOW, Api, expect, main, spec, token_rows, wait_for
+from api import BIN, LLAMA, Api, expect, main, spec, token_rows, wait_for
 
 CARDS = ["a100x40", "v100", "t4"]
 
@@ -42,16 +42,15 @@ def a_plan_is_that_of_the_client_on_the_same_file():
 
 def a_brief_answer_is_quick_and_the_full_one_not_slower():
     took = []
-    for devices in (1, 2, 3, 5, 8):
+    for devices in range(1, 9):
         began = time.monotonic()
         first = plan(cluster(devices), brief=True)
         took.append(time.monotonic() - began)
         whole = plan(cluster(devices))
         expect(first["brief"] is True and first["verdict"] == whole["verdict"] == "fits", first)
         expect(whole["step_s"] <= first["step_s"] * (1 + 1e-12), f"{devices}: {whole['step_s']} after {first['step_s']}")
-        expect(whole["plan_s"] < 60 * SLOW, f"{devices}: {whole['plan_s']} s")
-    # Beside other tests both take longer: a second, or a fraction of the whole answer.
-    expect(first["plan_s"] < max(1, whole["plan_s"] / 3), f"8 devices: {first['plan_s']} s, the whole answer {whole['plan_s']} s")
+        expect(whole["plan_s"] < 6, f"{devices}: {whole['plan_s']} s")
+    expect(first["plan_s"] < 1, f"8 devices: {first['plan_s']} s")
     return f"brief within {max(took):.2f} s, full in {whole['plan_s']:.2f} s on 8 devices"
 
 
