@@ -20,9 +20,13 @@ static void every_family_matches_fp64_when_all_is_trained(void **state)
         run_golden(families[i], "full", "cpu", 1, (struct train_options){0});
 }
 
-/* The checked device protects pages before and after every op, which costs the kernel more than the op. The
- * first steps run every op; later ones repeat them. */
-enum { CHECKED_STEPS = 5 };
+/* Returns how many steps the checked device trains (0: all). It protects pages before and after every op,
+ * which costs the kernel more than the op; the first steps run every op, and later ones, in `make equality`,
+ * repeat them. */
+static uint32_t checked_steps(void)
+{
+    return getenv("MOTLEY_EQUALITY") ? 0 : 5;
+}
 
 /* Families that golden/families.json has: 20 steps each, whole and cut, recomputed and with split backward.
  */
@@ -39,7 +43,7 @@ static void further_families_match_fp64(void **state)
         cut.micro_batch_rows = 2;
         cut.recompute = i % 2;
         cut.split = !cut.recompute;
-        cut.steps = i % 4 ? 0 : CHECKED_STEPS;
+        cut.steps = i % 4 ? 0 : checked_steps();
         run_golden(name, i % 3 ? "lora" : "full", i % 4 ? "cpu" : "checked", 1, cut);
         run_golden(name, i % 3 ? "full" : "lora", "cpu", 1,
                    (struct train_options){.cuts = {3}, .cut_count = 1, .split = true, .steps = 3});
@@ -138,7 +142,7 @@ static void mixtures_match_fp64_with_the_load_balancing_loss(void **state)
                                           .cut_count = i,
                                           .micro_batch_rows = 2,
                                           .split = i == 1,
-                                          .steps = i < 2 ? 0 : CHECKED_STEPS});
+                                          .steps = i < 2 ? 0 : checked_steps()});
 }
 
 static void golden_matches_on_the_checked_device(void **state)
@@ -148,7 +152,7 @@ static void golden_matches_on_the_checked_device(void **state)
     for (uint32_t i = 0; i < 3; i++)
         run_golden(some[i], i == 1 ? "full" : "lora", "checked", 1,
                    (struct train_options){
-                       .cuts = {2}, .cut_count = 1, .micro_batch_rows = 2, .steps = CHECKED_STEPS});
+                       .cuts = {2}, .cut_count = 1, .micro_batch_rows = 2, .steps = checked_steps()});
 }
 
 static void golden_matches_for_every_split_and_micro_batch(void **state)
