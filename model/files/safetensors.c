@@ -247,8 +247,7 @@ int safetensors_open(struct model_source *source, uint32_t file, struct safetens
     return 0;
 }
 
-/* Opens the only file of a source that the result owns and closes. Takes the source, also on failure. */
-static int open_owned(struct model_source *source, struct safetensors **out, struct err *err)
+int safetensors_open_source(struct model_source *source, struct safetensors **out, struct err *err)
 {
     if (safetensors_open(source, 0, out, err) < 0) {
         model_source_close(source);
@@ -268,7 +267,7 @@ int safetensors_open_path(const char *path, struct safetensors **out, struct err
         model_source_close(source);
         return err_set(err, ERR_INVALID, "\"%s\" is a folder, not a safetensors file", path);
     }
-    return open_owned(source, out, err);
+    return safetensors_open_source(source, out, err);
 }
 
 int safetensors_open_memory(const void *data, size_t size, struct safetensors **out, struct err *err)
@@ -277,7 +276,7 @@ int safetensors_open_memory(const void *data, size_t size, struct safetensors **
     *out = NULL;
     if (model_source_open_memory("memory", data, size, &source, err) < 0)
         return -1;
-    return open_owned(source, out, err);
+    return safetensors_open_source(source, out, err);
 }
 
 void safetensors_close(struct safetensors *st)

@@ -76,6 +76,8 @@ int safetensors_open(struct model_source *source, uint32_t file, struct safetens
 int safetensors_open_path(const char *path, struct safetensors **st, struct err *err);
 /* Opens a file that lies in memory [size], borrowed until close. */
 int safetensors_open_memory(const void *data, size_t size, struct safetensors **st, struct err *err);
+/* Opens the first file of a source, which is taken, also on error. */
+int safetensors_open_source(struct model_source *source, struct safetensors **st, struct err *err);
 void safetensors_close(struct safetensors *st);
 
 /* Returns the number of tensors. */
@@ -106,6 +108,11 @@ struct safetensors_item {
     int (*fill)(void *arg, uint64_t offset, size_t size, void *dst, struct err *err);
     void *arg;
 };
+
+/* Opens the file that the items would be written as, without writing it: data is borrowed, and fill() called
+ * for what is read, in any order. Items and their args are borrowed until close. */
+int safetensors_open_items(const struct safetensors_item *items, uint32_t count, struct safetensors **st,
+                           struct err *err);
 
 struct safetensors_meta {
     const char *key, *value;

@@ -150,6 +150,74 @@ int safetensors_encode(const struct safetensors_item *items, uint32_t count,
     return status;
 }
 
+/* --- reading what was not written --- */
+
+struct unwritten {
+    struct buf header;
+    const struct safetensors_item *items;
+    uint64_t *ends; /* [1 + count]: where the header and each item end in the file */
+};
+
+static int unwritten_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    const struct unwritten *u = self;
+    uint32_t i = 0;
+    (void)file;
+    if (offset < u->ends[0] && offset + size <= u->ends[0]) {
+        memcpy(dst, u->header.data + offset, size);
+        return 0;
+    }
+    while (offset >= u->ends[i + 1])
+        i++;
+    if (offset < u->ends[i] || offset + size > u->ends[i + 1])
+        return err_set(err, ERR_INTERNAL, "bytes of more than one tensor are read at once");
+    const struct safetensors_item *item = &u->items[i];
+    if (!item->data)
+        return item->fill(item->arg, offset - u->ends[i], size, dst, err);
+    memcpy(dst, (const uint8_t *)item->data + (offset - u->ends[i]), size);
+    return 0;
+}
+
+static void unwritten_destroy(void *self)
+{
+    struct unwritten *u = self;
+    buf_fini(&u->header);
+    free(u->ends);
+    free(u);
+}
+
+int safetensors_open_items(const struct safetensors_item *items, uint32_t count, struct safetensors **st,
+                           struct err *err)
+{
+    static const struct model_source_ops ops = {.read = unwritten_read, .destroy = unwritten_destroy};
+    struct model_file file = {.name = "tensors"};
+    struct model_source *source;
+    struct unwritten *u = calloc(1, sizeof(*u));
+    *st = NULL;
+    if (!u)
+        return err_set(err, ERR_NOMEM, "no memory for %u tensors", count);
+    buf_init(&u->header, SAFETENSORS_HEADER_MAX + 16);
+    u->items = items;
+    u->ends = calloc((size_t)count + 2, sizeof(*u->ends));
+    int status = u->ends ? encode_header(items, count, NULL, 0, &u->header, err)
+                         : err_set(err, ERR_NOMEM, "no memory for %u tensors", count);
+    for (uint32_t i = 0; status == 0 && i <= count; i++) {
+        uint64_t bytes = u->header.size;
+        status = i > 0 ? item_bytes(&items[i - 1], &bytes, err) : 0;
+        u->ends[i] = file.size += bytes;
+    }
+    if (status < 0) {
+        unwritten_destroy(u);
+        return -1;
+    }
+    u->ends[count + 1] = UINT64_MAX;
+    return model_source_create(&ops, u, &file, 1, &source, err) < 0
+               ? -1
+               : safetensors_open_source(source, st, err);
+}
+
+/* --- a file --- */
+
 struct file_taker {
     int fd;
     uint64_t at;
