@@ -40,6 +40,10 @@ struct part {
     bool trained;                    /* the state has the whole tensor */
     uint32_t lora;                   /* rank of its adapter; 0: none */
     bool turned; /* the adapter is the embedding's: its B has the table's columns, and its A the rows */
+    /* The adapter is that of an expert's gate and up together; rows from b_begin on of its B are this part's.
+     */
+    bool joint;
+    uint64_t b_begin;
     uint32_t shard;
 };
 
@@ -88,8 +92,13 @@ static enum tensor_type written_type(const struct writer *w, const struct model_
 static void adapter_name(const struct part *part, char which, char name[NAME_BYTES + 32])
 {
     int stem = (int)strlen(part->name) - (int)strlen("weight");
-    snprintf(name, NAME_BYTES + 32, part->turned ? "%.*slora_embedding_%c" : "%.*slora_%c.weight", stem,
-             part->name, which);
+    while (part->joint && stem > 1 && part->name[stem - 2] != '.')
+        stem--;
+    if (part->joint)
+        snprintf(name, NAME_BYTES + 32, "%.*s.gate_up_proj.lora_%c.weight", stem - 2, part->name, which);
+    else
+        snprintf(name, NAME_BYTES + 32, part->turned ? "%.*slora_embedding_%c" : "%.*slora_%c.weight", stem,
+                 part->name, which);
 }
 
 /* Finds the adapter of a matrix: both tensors must exist with one rank and matching shapes. Its rank is 0
@@ -105,8 +114,14 @@ static int find_adapter(struct writer *w, struct part *part)
     uint64_t inputs = part->turned ? part->rows : part->columns,
              outputs = part->turned ? part->columns : part->rows;
     adapter_name(part, 'A', name);
-    if (!s->find(s->arg, name, &a_rows, &a_columns))
-        return 0;
+    if (!s->find(s->arg, name, &a_rows, &a_columns)) {
+        part->joint = part->what == ARCH_EXPERT_GATE || part->what == ARCH_EXPERT_UP;
+        part->b_begin = part->what == ARCH_EXPERT_UP ? outputs : 0;
+        outputs *= 2;
+        adapter_name(part, 'A', name);
+        if (!part->joint || !s->find(s->arg, name, &a_rows, &a_columns))
+            return 0;
+    }
     adapter_name(part, 'B', name);
     if (!s->find(s->arg, name, &b_rows, &b_columns))
         return err_set(w->err, ERR_INVALID, "the adapter has no tensor \"%s\"", name);
@@ -175,9 +190,10 @@ static int add_part(const struct block_tensor *tensor, void *arg)
         return err_set(w->err, ERR_INVALID, "\"%s\" was trained as %llu x %llu and is %llu x %llu",
                        part->name, (unsigned long long)rows, (unsigned long long)columns,
                        (unsigned long long)part->rows, (unsigned long long)part->columns);
-    if (!fuses)
-        return find_adapter(w, part);
-    part_fuse(w, tensor, part);
+    if (find_adapter(w, part) < 0)
+        return -1;
+    if (fuses)
+        part_fuse(w, tensor, part);
     return 0;
 }
 
@@ -292,7 +308,7 @@ static int make_buffers(struct writer *w)
         matrix = p->fused && p->rows * p->columns > matrix ? p->rows * p->columns : matrix;
         columns = p->columns > columns ? p->columns : columns;
         a = p->lora * p->columns > a ? p->lora * p->columns : a;
-        uint64_t rows = p->turned ? p->rows + p->columns : piece_rows(p);
+        uint64_t rows = p->turned ? p->rows + p->columns : p->fused ? p->rows : piece_rows(p);
         b = p->lora * rows > b ? p->lora * rows : b;
     }
     w->piece = malloc(values * sizeof(float));
@@ -307,12 +323,12 @@ static int make_buffers(struct writer *w)
                          (unsigned long long)values);
 }
 
-/* Adds scale * b [rows, rank] a [rank, columns] to piece [rows, columns]; of the embedding b holds A, whose
+/* Adds scale * b [rows, rank] a [rank, columns] to sums [rows, columns]; of the embedding b holds A, whose
  * columns are the table's rows. */
-static void add_product(struct writer *w, const struct part *part, uint64_t rows, double scale)
+static void add_product(struct writer *w, const struct part *part, uint64_t rows, double scale, float *sums)
 {
     for (uint64_t i = 0; i < rows; i++) {
-        float *values = w->piece + i * part->columns;
+        float *values = sums + i * part->columns;
         memset(w->sum, 0, part->columns * sizeof(float));
         for (uint32_t k = 0; k < part->lora; k++) {
             float factor = w->b[part->turned ? k * part->rows + w->row + i : i * part->lora + k];
@@ -339,19 +355,21 @@ static int read_turned(struct writer *w, const struct part *part)
     return s->read(s->arg, name, 0, part->lora, w->b, w->err);
 }
 
-static int add_adapter(struct writer *w, const struct part *part, uint64_t rows)
+/* Adds the product to rows [row, row + rows) of the part's matrix, which are in sums. */
+static int add_adapter(struct writer *w, const struct part *part, uint64_t row, uint64_t rows, float *sums)
 {
     const struct result_state *s = w->state;
     char name[NAME_BYTES + 32];
     adapter_name(part, 'A', name);
-    if (w->row == 0 &&
+    if (row == 0 &&
         (part->turned ? read_turned(w, part) : s->read(s->arg, name, 0, part->lora, w->a, w->err)) < 0)
         return -1;
     adapter_name(part, 'B', name);
-    if (!part->turned && s->read(s->arg, name, w->row, w->row + rows, w->b, w->err) < 0)
+    row += part->b_begin;
+    if (!part->turned && s->read(s->arg, name, row, row + rows, w->b, w->err) < 0)
         return -1;
     snprintf(name, sizeof(name), "%.*s", (int)(strlen(part->name) - strlen(".weight")), part->name);
-    add_product(w, part, rows, s->scale(s->arg, name));
+    add_product(w, part, rows, s->scale(s->arg, name), sums);
     return 0;
 }
 
@@ -387,14 +405,21 @@ static int next_expert(struct writer *w, const struct part *part)
 {
     const struct result_state *s = w->state;
     const char *suffix = part->rank == 2 ? ".bias" : ".weight";
-    char name[ARCH_NAME_MAX];
     for (uint32_t m = 0; m < part->fused; m++) {
-        arch_tensor_name(model_get_config(w->base)->arch, (enum arch_tensor)(part->what + m), part->layer,
-                         (uint32_t)w->row, suffix, name);
-        const struct model_tensor *base = model_tensor_find(w->base, name);
-        int status = part->trained ? s->read(s->arg, name, 0, part->rows, w->matrix, w->err)
+        struct part one = {.rank = part->rank - 1,
+                           .rows = part->rows,
+                           .columns = part->columns,
+                           .what = (enum arch_tensor)(part->what + m)};
+        arch_tensor_name(model_get_config(w->base)->arch, one.what, part->layer, (uint32_t)w->row, suffix,
+                         one.name);
+        const struct model_tensor *base = model_tensor_find(w->base, one.name);
+        int status = part->trained ? s->read(s->arg, one.name, 0, part->rows, w->matrix, w->err)
                      : base        ? model_tensor_read_f32(w->base, base, 0, part->rows, w->matrix, w->err)
-                            : err_set(w->err, ERR_NOT_FOUND, "the base model has no tensor \"%s\"", name);
+                            : err_set(w->err, ERR_NOT_FOUND, "the base model has no tensor \"%s\"", one.name);
+        if (status == 0 && part->lora)
+            status = find_adapter(w, &one);
+        if (status == 0 && one.lora)
+            status = add_adapter(w, &one, 0, part->rows, w->matrix);
         if (status < 0)
             return -1;
         for (uint64_t r = 0; r < part->rows; r++)
@@ -413,8 +438,8 @@ static int next_piece(struct writer *w, const struct part *part)
     int status = part->trained
                      ? s->read(s->arg, part->name, w->row, w->row + rows, w->piece, w->err)
                      : model_tensor_read_f32(w->base, part->base, w->row, w->row + rows, w->piece, w->err);
-    if (status == 0 && part->lora && add_adapter(w, part, rows) < 0)
-        status = -1;
+    if (status == 0 && part->lora)
+        status = add_adapter(w, part, w->row, rows, w->piece);
     if (status < 0 || convert(w, part, rows * part->columns) < 0)
         return -1;
     w->row += rows;

@@ -12,6 +12,12 @@ double result_lora_scale(const struct lora_sites *sites, const char *module)
     if (!target || strncmp(module, begin, sizeof(begin) - 1) != 0)
         return 0;
     unsigned long layer = strtoul(module + sizeof(begin) - 1, NULL, 10);
+    uint32_t joined = target == LORA_DOWN ? LORA_EXPERT_DOWN : LORA_EXPERT_GATE_UP;
+    if (layer < MODEL_LAYERS_MAX && strstr(module, ".experts.")) {
+        double scale = lora_scale_at(sites, (uint32_t)layer, (uint32_t)__builtin_ctz(joined));
+        if (scale > 0)
+            return scale;
+    }
     return layer < MODEL_LAYERS_MAX ? lora_scale_at(sites, (uint32_t)layer, (uint32_t)__builtin_ctz(target))
                                     : 0;
 }

@@ -30,6 +30,9 @@ LORA = {"peak_lr": 5e-3, "weight_decay": 0.0, "r": 8, "alpha": 16, "dropout": 0.
 GREEDY, PROMPT = 24, 5
 SPREAD = 0.5  # of a matrix's values: wide enough for scores and gates to matter
 GRANITE = dict(COMMON, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=0.7)
+GRANITE_MOE = dict(GRANITE, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
+GPT_OSS = dict(COMMON, head_dim=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, sliding_window=12,
+               swiglu_limit=0.8)
 GEMMA4 = dict(COMMON, head_dim=12, global_head_dim=16, sliding_window=12, hidden_size_per_layer_input=0,
               final_logit_softcapping=8.0, layer_types=["sliding_attention", "full_attention"] * 2)
 GEMMA4_MOE = dict(enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=24)
@@ -47,7 +50,7 @@ CASES = {
     # four factors, none of them 1
     "granite": ("Granite", GRANITE, [*QKVO, "down_proj"]),
     # … which a mixture has, too, whose experts are one tensor; and a shared expert beside them
-    "granitemoe": ("GraniteMoe", dict(GRANITE, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2), QKVO),
+    "granitemoe": ("GraniteMoe", GRANITE_MOE, QKVO),
     "granitemoeshared": ("GraniteMoeShared", dict(GRANITE, intermediate_size=24, shared_intermediate_size=40, num_local_experts=6,
                                                   num_experts_per_tok=3), [*QKVO, "input_linear", "output_linear"]),
     # norms behind attention and FFN alone, and one over all heads of q and of k
@@ -92,8 +95,7 @@ CASES = {
     "ernie4_5_moe": ("Ernie4_5_Moe", dict(COMMON, moe_num_experts=6, moe_k=2, moe_intermediate_size=24,
                                           moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), QKVO),
     # a sink in each head's softmax, clamped gates (some are), biases on router and experts, YaRN
-    "gpt_oss": ("GptOss", dict(COMMON, head_dim=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2,
-                               sliding_window=12, swiglu_limit=0.8), QKVO),
+    "gpt_oss": ("GptOss", GPT_OSS, QKVO),
     # heads of two shapes, v that is k in the wider ones, a number of each layer
     "gemma4": ("Gemma4Text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1), [*QKVO, "down_proj"]),
     # … with experts beside the dense FFN, a norm and factors before the router, and a factor of each expert's weights
@@ -107,8 +109,29 @@ CASES = {
     # adapters on the tables, apart and tied; the second's logits are scaled
     "llama-tables": ("Llama", COMMON, ["q_proj", "lm_head", "embed_tokens"]),
     "granite-tables": ("Granite", dict(GRANITE, tie_word_embeddings=True), ["v_proj", "lm_head", "embed_tokens"]),
+    # adapters on tensors of all experts (EXPERTS): both, beside others and beside dense layers, and one alone
+    "gpt_oss-experts": ("GptOss", GPT_OSS, ["q_proj", "o_proj"]),
+    "gemma4_moe-experts": ("Gemma4Text", dict(GEMMA4, **GEMMA4_MOE, attention_k_eq_v=True, num_global_key_value_heads=1),
+                           ["gate_proj", "down_proj"]),
+    "granitemoe-experts": ("GraniteMoe", GRANITE_MOE, []),
+    "qwen3_moe-experts": ("Qwen3Moe", dict(COMMON, head_dim=16, num_experts=5, num_experts_per_tok=2,
+                                           moe_intermediate_size=24, mlp_only_layers=[2]), ["v_proj"]),
+    "mixtral-experts": ("Mixtral", dict(COMMON, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
+                                        sliding_window=None), ["k_proj"]),
     # gated delta nets in three of four layers, with two heads of v for each of k; a gate in the fourth
     "qwen3_5": ("Qwen3_5Text", dict(COMMON, head_dim=16, **DELTA), DELTA_TARGETS),
+}
+
+# What LoraConfig has beside target_modules; such a case has no full training
+EXPERTS = {
+    "gpt_oss-experts": dict(target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+                            rank_pattern={"experts.down_proj": 3}),
+    "gemma4_moe-experts": dict(target_parameters=["experts.gate_up_proj", "experts.down_proj"], rank_pattern={
+        r"layers.1.experts.gate_up_proj": 5}, alpha_pattern={"experts.down_proj": 7}),
+    "granitemoe-experts": dict(target_parameters=["block_sparse_moe.experts.gate_up_proj", "experts.down_proj"], use_rslora=True),
+    "qwen3_moe-experts": dict(target_parameters=["experts.down_proj"]),
+    "mixtral-experts": dict(target_parameters=["layers.1.mlp.experts.gate_up_proj", "layers.3.mlp.experts.gate_up_proj",
+                                               "layers.3.mlp.experts.down_proj"]),
 }
 
 SMALL = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
@@ -205,31 +228,36 @@ def make_case(name, folder):
     case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": spread, "greedy_prompt": PROMPT,
             "config": json.loads((folder / "config.json").read_text()), "tensors": shapes_of(folder / "model.safetensors")}
     fill(folder / "model.safetensors", case["tensors"], centre, spread)
-    lora = {**LORA, "targets": targets}
+    beside = {"rslora" if key == "use_rslora" else key: value for key, value in EXPERTS.get(name, {}).items()}
+    lora = {**LORA, "targets": targets, **beside}
     adapter = peft.get_peft_model(load(folder, torch.float32), peft.LoraConfig(
         r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
-        exclude_modules=IMAGES if name in NESTED else None))
+        exclude_modules=IMAGES if name in NESTED else None, **EXPERTS.get(name, {})))
     adapter.save_pretrained(folder / "adapter_init", save_embedding_layers=False)
     case["adapter"] = shapes_of(folder / "adapter_init" / "adapter_model.safetensors")
     fill(folder / "adapter_init" / "adapter_model.safetensors", case["adapter"], 0.0, 0.12)
     written = json.loads((folder / "adapter_init" / "adapter_config.json").read_text())
     case["adapter_config"] = {k: written[k] for k in ("peft_type", "task_type", "r", "lora_alpha", "target_modules",
-                                                      "lora_dropout", "bias", "exclude_modules") if written.get(k) is not None}
-    case["adapter_config"]["target_modules"].sort()
+                                                      "lora_dropout", "bias", "exclude_modules", *EXPERTS.get(name, {}))
+                              if written.get(k) is not None}
+    for key in ("target_modules", "target_parameters"):
+        if key in case["adapter_config"]:
+            case["adapter_config"][key].sort()
     batches = golden_wide.batches_of(ROWS, COMMON["vocab_size"])
     expected = {"steps": make_golden.STEPS, "warmup": make_golden.WARMUP, "betas": make_golden.BETAS, "eps": make_golden.EPS,
                 "clip": make_golden.CLIP, "full": make_golden.FULL, "lora": lora}
     with make_golden.Doubled():
         model = load(folder, torch.float64)
         case["greedy"], margin = greedy_of(model, batches[0]["ids"][0][:PROMPT])
-        expected["full_fp64"], _ = make_golden.train(model, batches, make_golden.FULL["peak_lr"],
-                                                     make_golden.FULL["weight_decay"])
+        if name not in EXPERTS:
+            expected["full_fp64"], _ = make_golden.train(model, batches, make_golden.FULL["peak_lr"],
+                                                         make_golden.FULL["weight_decay"])
         model = peft.PeftModel.from_pretrained(load(folder, torch.float64), folder / "adapter_init",
                                                is_trainable=True, autocast_adapter_dtype=False).to(torch.float64)
         expected["lora_fp64"], _ = make_golden.train(model, batches, LORA["peak_lr"], LORA["weight_decay"])
     case["expected"] = expected
-    print(f"{name}: full {expected['full_fp64']['loss'][0]:.4f} to {expected['full_fp64']['loss'][-1]:.4f}, LoRA to "
-          f"{expected['lora_fp64']['loss'][-1]:.4f}; {len(set(case['greedy']))} different tokens, margin {margin:.1e}",
+    print(f"{name}: from {expected['lora_fp64']['loss'][0]:.4f}, full to {expected.get('full_fp64', {'loss': [0]})['loss'][-1]:.4f}, "
+          f"LoRA to {expected['lora_fp64']['loss'][-1]:.4f}; {len(set(case['greedy']))} different tokens, margin {margin:.1e}",
           flush=True)
     assert margin > 1e-4, name
     return case

@@ -43,14 +43,15 @@ static int method_check(struct stage_options *o, struct err *err)
         return err_set(err, ERR_INVALID,
                        "stage: LoRA rank %u, targets 0x%x, alpha %g or dropout %g out of range", most,
                        lora->targets, lora->alpha, lora->dropout);
-    uint32_t possible = model_lora_targets(o->config) | LORA_TABLES;
+    uint32_t possible = model_adapted_targets(o->config);
     if ((lora->targets & LORA_ALL) == LORA_ALL)
         lora->targets &= possible;
     if ((lora->targets & ~possible) != 0)
         return err_set(err, ERR_INVALID, "stage: LoRA targets 0x%x, the model has 0x%x", lora->targets,
                        possible);
-    if (lora->dropout > 0 && o->config->experts > 0 && !arch_of(o->config->arch)->fused &&
-        (lora->targets & (LORA_GATE | LORA_UP | LORA_DOWN)) != 0)
+    uint32_t experts =
+        arch_of(o->config->arch)->fused ? LORA_EXPERTS : LORA_EXPERTS | LORA_GATE | LORA_UP | LORA_DOWN;
+    if (lora->dropout > 0 && o->config->experts > 0 && (lora->targets & experts) != 0)
         return err_set(err, ERR_UNSUPPORTED, "stage: dropout on the adapters of experts");
     if (o->compute != DTYPE_F32 && o->compute != DTYPE_BF16 && o->compute != DTYPE_F16)
         return err_set(err, ERR_INVALID, "stage: products in dtype %d, not fp32, bf16 or fp16", o->compute);

@@ -337,17 +337,15 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
                           .dropout_backward = {.forward = dropout_of(run, step, member, x, y), .dx = dx}});
 }
 
-static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
+/* The factor of the adapter that has this A. */
+static float scale_of(const struct layer_run *run, const struct layer_tensor *a)
 {
-    return (float)lora_scale(&run->pass->stage->options.lora, run->layer, member->site);
+    return (float)lora_scale(&run->pass->stage->options.lora, run->layer, (uint32_t)__builtin_ctz(a->target));
 }
 
-static uint32_t site_of(const struct layer_tensor *tensor)
+static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
 {
-    uint32_t site = 0;
-    while (tensor->target >> site > 1)
-        site++;
-    return site;
+    return scale_of(run, &run->plan->tensors.list[member->a]);
 }
 
 static const struct layer_tensor *first_adapter(const struct layer_run *run, const struct layer_step *step)
@@ -388,7 +386,7 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     const struct layer_tensor *list = run->plan->tensors.list, *first = first_adapter(run, step);
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
-        float scale = (float)lora_scale(&run->pass->stage->options.lora, run->layer, site_of(first));
+        float scale = scale_of(run, first);
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NT,
                                 .n = step->ranks,
@@ -449,7 +447,7 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
         const struct layer_tensor *b = &run->plan->tensors.list[member->b];
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NT,
-                                .n = member->outputs,
+                                .n = b->rows,
                                 .k = member->rank,
                                 .alpha = 1,
                                 .beta = sum->beta,
@@ -505,13 +503,12 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
         const struct layer_tensor *b = &list[member->b];
         struct operand dout = operand_skip(g->dout, member->column);
         if (g->weights)
-            step_gradient(run, step, b, member->outputs, member->rank,
-                          (struct matrix_at){dout, step->outputs},
+            step_gradient(run, step, b, b->rows, member->rank, (struct matrix_at){dout, step->outputs},
                           (struct matrix_at){operand_skip(z, member->z), step->ranks});
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NN,
                                 .n = member->rank,
-                                .k = member->outputs,
+                                .k = b->rows,
                                 .alpha = adapter_scale(run, member),
                                 .a = {dout, step->outputs},
                                 .b = {tensor_at(run->block, b), member->rank},

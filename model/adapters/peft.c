@@ -7,10 +7,11 @@
 #include <string.h>
 
 #include "common/file.h"
+#include "model/adapters/peft_experts.h"
 #include "model/files/hub_json.h"
 #include "model/files/source.h"
 
-enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, DEFAULT_KEY_BYTES = 192 };
+enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096 };
 
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
@@ -20,70 +21,25 @@ static const char outer[] = "model.language_model."; /* the prefix of a language
 struct peft {
     struct peft_config config;
     struct lora_sites sites;
-    struct safetensors *weights;
+    struct safetensors *weights;  /* with the tensors of each expert in the place of those of all */
+    struct peft_experts *experts; /* or NULL */
     /* the table is saved beside the adapter but not named in modules_to_save */
     bool embedding_beside, head_beside;
 };
 
-void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
-{
-    const char *last = lora_target_name(target), *module = lora_target_module(target);
-    char of_layer[24] = "";
-    if (target != LORA_PER_LAYER_MODEL)
-        snprintf(of_layer, sizeof(of_layer), "layers.%u.", layer);
-    snprintf(name, 128, "base_model.model.model.%s%s%s%s.lora_%c.weight", of_layer, module,
-             module[0] ? "." : "", last ? last : "none", which);
-}
-
-int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size)
-{
-    bool inner = model->nested && strncmp(parameter, "model.", strlen("model.")) == 0;
-    int length = snprintf(name, size, "%s%s%s", prefix, inner ? outer : "",
-                          parameter + (inner ? strlen("model.") : 0));
-    return length >= 0 && (size_t)length < size ? 0 : -1;
-}
-
 /* Returns a key without "base_model.model." and without the prefix of a model inside another. */
-static const char *inner_name(const char *key, char name[DEFAULT_KEY_BYTES])
+static const char *inner_name(const char *key, char name[PEFT_KEY_BYTES])
 {
     const char *own = key + strlen(prefix);
     if (strncmp(own, outer, strlen(outer)) != 0 ||
-        snprintf(name, DEFAULT_KEY_BYTES, "model.%s", own + strlen(outer)) >= DEFAULT_KEY_BYTES)
+        snprintf(name, PEFT_KEY_BYTES, "model.%s", own + strlen(outer)) >= PEFT_KEY_BYTES)
         return own;
     return name;
 }
 
-/* Writes "….lora_A.weight" as "….lora_A.default.weight", an adapter's name in memory, which peft 0.21 also
- * accepts in a file. Returns false for other names. */
-static bool default_key(const char *key, char other[DEFAULT_KEY_BYTES])
-{
-    size_t length = strlen(key), end = strlen(".lora_A.weight");
-    if (length < end || strncmp(key + length - end, ".lora_", 6) != 0)
-        return false;
-    return snprintf(other, DEFAULT_KEY_BYTES, "%.*s.default.weight", (int)(length - strlen(".weight")), key) <
-           DEFAULT_KEY_BYTES;
-}
-
-static const struct safetensors_tensor *find_either(const struct safetensors *weights, const char *key)
-{
-    char other[DEFAULT_KEY_BYTES];
-    const struct safetensors_tensor *tensor = safetensors_find(weights, key);
-    return tensor || !default_key(key, other) ? tensor : safetensors_find(weights, other);
-}
-
-const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key)
-{
-    char name[DEFAULT_KEY_BYTES];
-    const struct model_config nested = {.nested = true};
-    const struct safetensors_tensor *tensor = find_either(weights, key);
-    if (tensor || strncmp(key, prefix, strlen(prefix)) != 0 ||
-        peft_name(&nested, key + strlen(prefix), name, sizeof(name)) < 0)
-        return tensor;
-    return find_either(weights, name);
-}
-
 struct peft_check {
     struct peft *peft;
+    const struct model_config *model;
     uint32_t found;     /* tensors of the file that the model has a use for */
     struct err missing; /* error about the first tensor that the file lacks */
     struct err *err;
@@ -109,7 +65,7 @@ static int check_shape(const struct safetensors_tensor *t, uint32_t rows, uint32
 
 static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
 {
-    char other[DEFAULT_KEY_BYTES];
+    char other[PEFT_KEY_BYTES];
     const struct safetensors *weights = c->peft->weights;
     const struct safetensors_tensor *t = peft_find(weights, name);
     if (!t) {
@@ -119,7 +75,7 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
                     weights_name, name);
         return 0;
     }
-    if (default_key(name, other) && safetensors_find(weights, name) && safetensors_find(weights, other))
+    if (peft_default_key(name, other) && safetensors_find(weights, name) && safetensors_find(weights, other))
         return err_set(c->err, ERR_INVALID,
                        "%s: the tensor \"%s\" is there twice, also as \"%s\"; remove one", weights_name, name,
                        other);
@@ -127,9 +83,20 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
     return check_shape(t, rows, cols, c->err);
 }
 
-/* Returns the rank of the adapter on a layer's matrix, or 0 when it has none. */
-static uint32_t rank_on(const struct lora_sites *sites, const struct block_tensor *tensor, const char *module)
+/* Returns the rank of the adapter on a layer's matrix, or 0 when it has none. 'module' is the matrix's; of an
+ * expert's gate it becomes gate_up_proj, and *rows that one's, where this has the adapter. */
+static uint32_t rank_on(const struct lora_sites *sites, const struct model_config *model,
+                        const struct block_tensor *tensor, char module[ARCH_NAME_MAX], uint32_t *rows)
 {
+    bool expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
+    uint32_t joined = tensor->what == ARCH_EXPERT_DOWN ? LORA_EXPERT_DOWN : LORA_EXPERT_GATE_UP;
+    uint32_t of_all = expert ? lora_rank_at(sites, tensor->block - 1, (uint32_t)__builtin_ctz(joined)) : 0;
+    *rows = tensor->shape[0];
+    if (of_all > 0) {
+        lora_expert_name(model, tensor->block - 1, joined, tensor->expert, "", module);
+        *rows *= tensor->what == ARCH_EXPERT_GATE ? 2 : 1;
+        return tensor->what == ARCH_EXPERT_UP ? 0 : of_all;
+    }
     uint32_t target = lora_target_of(module);
     uint32_t layer = tensor->block > 0 && !(target & LORA_TABLES) ? tensor->block - 1 : 0;
     return target && !tensor->fused ? lora_rank_at(sites, layer, (uint32_t)__builtin_ctz(target)) : 0;
@@ -139,12 +106,13 @@ static uint32_t rank_on(const struct lora_sites *sites, const struct block_tenso
 static int check_matrix(const struct block_tensor *tensor, void *arg)
 {
     struct peft_check *c = arg;
-    char module[96], name[160];
+    char module[ARCH_NAME_MAX], name[PEFT_KEY_BYTES];
+    uint32_t rows;
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
     if (tensor->rank != 2 || length <= 0 || strcmp(tensor->name + length, ".weight") != 0)
         return 0;
     snprintf(module, sizeof(module), "%.*s", length, tensor->name);
-    uint32_t rank = rank_on(&c->peft->sites, tensor, module);
+    uint32_t rank = rank_on(&c->peft->sites, c->model, tensor, module, &rows);
     if (rank == 0)
         return 0;
     bool turned = tensor->what == ARCH_EMBEDDING; /* its inputs are tokens */
@@ -152,7 +120,7 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     if (check_tensor(c, name, rank, tensor->shape[turned ? 0 : 1]) < 0)
         return -1;
     snprintf(name, sizeof(name), "%s%s.%s", prefix, module, turned ? "lora_embedding_B" : "lora_B.weight");
-    return check_tensor(c, name, tensor->shape[turned ? 1 : 0], rank);
+    return check_tensor(c, name, turned ? tensor->shape[1] : rows, rank);
 }
 
 /* Finds a table under its key, or as peft saves it where it has an adapter: …base_layer.weight. */
@@ -232,23 +200,26 @@ static int check_tied(struct peft *p, struct err *err)
 struct peft_known {
     const char *name; /* a key without "base_model.model." */
     const struct lora_sites *sites;
+    const struct model_config *model;
     bool found;
 };
 
 static int know_matrix(const struct block_tensor *tensor, void *arg)
 {
     struct peft_known *k = arg;
-    size_t length = strlen(tensor->name) - strlen("weight");
-    const char *end = k->name + length;
-    if (strncmp(k->name, tensor->name, length) != 0)
+    char module[ARCH_NAME_MAX];
+    uint32_t rows;
+    snprintf(module, sizeof(module), "%.*s", (int)(strlen(tensor->name) - strlen(".weight")), tensor->name);
+    uint32_t rank = rank_on(k->sites, k->model, tensor, module, &rows);
+    size_t length = strlen(module);
+    if (strncmp(k->name, module, length) != 0 || k->name[length] != '.')
         return 0;
+    const char *end = k->name + length + 1;
     bool lora = strcmp(end, "lora_A.weight") == 0 || strcmp(end, "lora_B.weight") == 0 ||
                 strcmp(end, "lora_A.default.weight") == 0 || strcmp(end, "lora_B.default.weight") == 0;
     if (tensor->what == ARCH_EMBEDDING)
         lora = strcmp(end, "lora_embedding_A") == 0 || strcmp(end, "lora_embedding_B") == 0;
-    char module[96];
-    snprintf(module, sizeof(module), "%.*s", (int)length - 1, tensor->name);
-    k->found = lora && rank_on(k->sites, tensor, module) > 0;
+    k->found = lora && rank > 0;
     return k->found;
 }
 
@@ -256,10 +227,10 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
 static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
     static const char layers[] = "model.layers.";
-    char name[DEFAULT_KEY_BYTES];
+    char name[PEFT_KEY_BYTES];
     if (strncmp(key, prefix, strlen(prefix)) != 0)
         return false;
-    struct peft_known known = {.name = inner_name(key, name), .sites = &p->sites};
+    struct peft_known known = {.name = inner_name(key, name), .sites = &p->sites, .model = model};
     if (strcmp(known.name, &PEFT_EMBEDDING[strlen(prefix)]) == 0 ||
         strcmp(known.name, &PEFT_HEAD[strlen(prefix)]) == 0 ||
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
@@ -297,7 +268,7 @@ static const char *why_unknown(const char *key)
 /* Checks that every target of every layer is present, and nothing else except keys that peft ignores. */
 static int check_weights(struct peft *p, const struct model_config *model, struct err *err)
 {
-    struct peft_check check = {.peft = p, .err = err};
+    struct peft_check check = {.peft = p, .model = model, .err = err};
     const struct peft_config *config = &p->config;
     bool head = config->saves_head ||
                 (config->saves_embedding && model->tied && config->tied && peft_find(p->weights, PEFT_HEAD));
@@ -375,6 +346,8 @@ int peft_open_tensors(const void *config_json, size_t config_size, struct safete
     if (status == 0)
         status = peft_sites(&p->config, model, &p->sites, err);
     if (status == 0)
+        status = peft_experts_split(model, &p->sites, &p->weights, &p->experts, err);
+    if (status == 0)
         status = check_weights(p, model, err);
     if (status < 0) {
         peft_close(p);
@@ -418,6 +391,7 @@ void peft_close(struct peft *peft)
     if (!peft)
         return;
     safetensors_close(peft->weights);
+    peft_experts_close(peft->experts);
     peft_config_fini(&peft->config);
     free(peft);
 }
@@ -448,11 +422,6 @@ int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, fl
     return safetensors_read_f32(peft->weights, t, dst, count, err);
 }
 
-static int compare_item(const void *a, const void *b)
-{
-    return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
-}
-
 uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item *items, uint32_t count)
 {
     const struct safetensors_item *embedding = NULL;
@@ -477,6 +446,8 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     char path[PATH_BYTES];
     struct buf text = {.limit = CONFIG_BYTES_MAX};
     struct peft *check = NULL;
+    struct peft_experts *experts = NULL;
+    struct lora_sites sites;
     int status = -1;
     json_t *document = peft_config_to_json(config, model, base_model, err);
     struct safetensors_item *sorted = malloc((count + 1) * sizeof(*sorted));
@@ -488,8 +459,9 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     if (count)
         memcpy(sorted, items, count * sizeof(*sorted));
     count += peft_add_head(config, sorted, count);
-    qsort(sorted, count, sizeof(*sorted), compare_item);
-    if (file_path(path, sizeof(path), err, "%s/%s", dir, weights_name) < 0 ||
+    if (peft_sites(config, model, &sites, err) < 0 ||
+        peft_experts_join(model, &sites, sorted, &count, &experts, err) < 0 ||
+        file_path(path, sizeof(path), err, "%s/%s", dir, weights_name) < 0 ||
         safetensors_write(path, sorted, count, &meta, 1, err) < 0 ||
         /* keys are not sorted, because the order of patterns matters */
         json_print(document, false, &text, err) < 0 ||
@@ -500,6 +472,7 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     status = 0;
 out:
     peft_close(check);
+    peft_experts_close(experts);
     json_decref(document);
     buf_fini(&text);
     free(sorted);

@@ -6,13 +6,15 @@
  * base_model.model.model.embed_tokens.lora_embedding_A [rank, vocab] and …lora_embedding_B [hidden, rank],
  * beside which peft saves …base_layer.weight, the base's own table. Adapters of experts have the names of
  * each expert's matrices in the hub's files (mlp.experts.E.gate_proj, Mixtral's
- * block_sparse_moe.experts.E.w1), which peft converts to transformers 5's own layout. modules_to_save are
+ * block_sparse_moe.experts.E.w1), which peft converts to transformers 5's own layout; those of
+ * target_parameters are in that layout, and are read as tensors of each expert (peft_experts.h).
+ * modules_to_save are
  * base_model.model.lm_head.weight and base_model.model.model.embed_tokens.weight, whole; a tied model has
  * both, with equal values. Keys of a language model inside a model that also reads images begin with
  * base_model.model.model.language_model. Also read are keys that end in lora_A.default.weight,
  * …original_module.weight (ignored), and an embedding or head that was saved beside the adapter and equals
  * the base's. Features that Motley does not compute are refused by name with ERR_UNSUPPORTED: use_dora, bias
- * other than "none", layer_replication, target_parameters, fan_in_fan_out, trainable_token_indices, and so
+ * other than "none", layer_replication, fan_in_fan_out, trainable_token_indices, and so
  * on. */
 #ifndef MOTLEY_MODEL_ADAPTERS_PEFT_H
 #define MOTLEY_MODEL_ADAPTERS_PEFT_H
@@ -22,6 +24,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "model/adapters/peft_keys.h"
 #include "model/shape/blocks.h"
 #include "model/shape/lora_sites.h"
 #include "model/files/safetensors.h"
@@ -84,12 +87,9 @@ int peft_open_memory(const void *config_json, size_t config_size, const void *sa
 void peft_close(struct peft *peft);
 const struct peft_config *peft_get_config(const struct peft *peft);
 const struct lora_sites *peft_get_sites(const struct peft *peft);
-/* Returns the tensors under their keys, borrowed until close. */
+/* Returns the tensors under their keys, with those of each expert in the place of target_parameters' own;
+ * borrowed until close. One thread reads them. */
 struct safetensors *peft_tensors(struct peft *peft);
-/* Finds a tensor by the key that peft writes, or returns NULL. "….lora_A.weight" also finds
- * "….lora_A.default.weight", and "base_model.model.model.…" also finds
- * "base_model.model.model.language_model.…". */
-const struct safetensors_tensor *peft_find(const struct safetensors *weights, const char *key);
 /* Refuses (ERR_UNSUPPORTED) an embedding or a head that was saved beside the adapter (peft's
  * save_embedding_layers) and differs from the base's, which peft would replace with it. */
 int peft_check_base(struct peft *peft, struct model *base, struct err *err);
@@ -98,18 +98,12 @@ int peft_check_base(struct peft *peft, struct model *base, struct err *err);
 int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, float *dst, uint64_t count,
               struct err *err);
 
-/* Writes the key, NUL-terminated, of a parameter of the adapter or of modules_to_save whose name in Motley is
- * 'parameter' ("model.layers.3.self_attn.q_proj.lora_A.weight"). Returns 0, or -1 if it does not fit. */
-int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size);
-/* Writes the key of an adapter tensor, NUL-terminated, to name[128]: "base_model.model.model.layers.3…". */
-void peft_key(uint32_t layer, uint32_t target, char which, char name[128]);
-
 /* If peft_saves_twice(), adds the head to items[count], which has room, unless it is there. The head's values
  * are those of the embedding's item. Returns the number of items added. */
 uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item *items, uint32_t count);
 
 /* Writes the folder, which is created: both files are complete, or neither is visible under its name. items
- * are the tensors under peft_key() names in any order; they are checked against config and model as
+ * are the tensors under peft_name() names in any order; they are checked against config and model as
  * peft_open() does. */
 int peft_write(const char *dir, const struct peft_config *config, const char *base_model,
                const struct model_config *model, const struct safetensors_item *items, uint32_t count,

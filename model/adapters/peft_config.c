@@ -65,7 +65,7 @@ static const struct {
     {"revision", FREE},
     {"runtime_config", FREE},
     {"target_modules", READ},
-    {"target_parameters", OFF_NULL | OFF_LIST},
+    {"target_parameters", READ},
     {"task_type", READ},
     {"trainable_token_indices", OFF_NULL},
     {"use_bdlora", OFF_NULL},
@@ -142,7 +142,7 @@ static int check_words(const json_t *document, struct err *err)
 /* Refuses the name "NaN": hub_json_parse() reads Python's NaN as this text, which names no module. */
 static int check_names(const json_t *document, struct err *err)
 {
-    static const char *const keys[] = {"target_modules", "exclude_modules"};
+    static const char *const keys[] = {"target_modules", "target_parameters", "exclude_modules"};
     for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
         const json_t *names = json_object_get(document, keys[k]);
         for (size_t i = 0; i < (json_is_array(names) ? json_array_size(names) : 1); i++) {
@@ -154,10 +154,14 @@ static int check_names(const json_t *document, struct err *err)
     return 0;
 }
 
-static int check_targets(const struct lora_rules *rules, struct err *err)
+static int check_targets(const struct peft_config *config, struct err *err)
 {
+    const struct lora_rules *rules = &config->lora;
     const struct spec_names *names = &rules->targets.names;
-    if (names->count == 0 && !rules->targets.expression && !rules->all_linear)
+    if (rules->parameters.count > 0 && config->dropout > 0)
+        return err_set(err, ERR_INVALID, "%s: lora_dropout: must be 0 with target_parameters, as peft says",
+                       config_name);
+    if (names->count + rules->parameters.count == 0 && !rules->targets.expression && !rules->all_linear)
         return err_set(err, ERR_INVALID, "%s: target_modules: is missing", config_name);
     return 0;
 }
@@ -218,7 +222,7 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
     jr_bool(&r, "ensure_weight_tying", JR_OPTIONAL, &config->tied);
     lora_rules_read(&r, "target_modules", RANK_MAX, 1e-9, 1e9, &config->lora);
     if (jr_finish_loose(&r) < 0 || check_init(json_object_get(document, "init_lora_weights"), err) < 0 ||
-        check_targets(&config->lora, err) < 0 ||
+        check_targets(config, err) < 0 ||
         parse_saved(json_object_get(document, "modules_to_save"), config, err) < 0) {
         peft_config_fini(config);
         return -1;
@@ -274,6 +278,9 @@ static int portable_visit(const struct block_tensor *tensor, void *arg)
     struct portable *p = arg;
     char module[ARCH_NAME_MAX];
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
+    if (tensor->what == ARCH_EXPERT_GATE)
+        for (uint32_t target = LORA_EXPERT_GATE_UP; target & LORA_EXPERTS; target <<= 1)
+            p->exists[(tensor->block - 1) * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(target)] = 1;
     if (tensor->rank != 2 || tensor->bias || length <= 0 || tensor->fused)
         return 0;
     snprintf(module, sizeof(module), "%.*s", length, tensor->name);
@@ -306,11 +313,13 @@ static void site_name(const struct portable *p, uint32_t layer, uint32_t site, b
     char own[ARCH_NAME_MAX], begin[32];
     snprintf(own, sizeof(own), "%slayers.%u.%s.%s", front, layer, lora_target_module(target),
              lora_target_name(target));
-    if (target & LORA_TABLES) {
+    if (target & LORA_TABLES || (target & LORA_EXPERTS && last)) {
         snprintf(name, 64, "%s", lora_target_name(target));
         return;
     }
-    if (arch_of(p->model->arch)->own_modules || target & LORA_PER_LAYER)
+    if (target & LORA_EXPERTS)
+        lora_parameter_name(p->model, layer, target, own);
+    else if (arch_of(p->model->arch)->own_modules || target & LORA_PER_LAYER)
         arch_tensor_name(p->model->arch, (enum arch_tensor)(ARCH_Q + (int)site), layer, 0, "", own);
     int skip = snprintf(begin, sizeof(begin), "%slayers.%u.", front, layer);
     snprintf(name, 64, "%.63s", own + (last ? skip : (int)strlen(front)));
@@ -362,8 +371,9 @@ static int portable_site(struct portable *p, uint32_t site)
         site_name(p, 0, site, true, own);
         last = own;
     }
+    bool module = !(1u << site & LORA_EXPERTS); /* parameters are listed as they were */
     p->listed = p->listed && !(experts && adapted && bare);
-    if (adapted && !bare && names_add(&p->rules.targets.names, last, p->err) < 0)
+    if (adapted && !bare && module && names_add(&p->rules.targets.names, last, p->err) < 0)
         return -1;
     if (adapted && alike && add_site(p, last, first, site) < 0)
         return -1;
@@ -371,7 +381,7 @@ static int portable_site(struct portable *p, uint32_t site)
         site_name(p, layer, site, false, name);
         if (lora_rank_at(&p->sites, layer, site) == 0)
             continue;
-        if ((bare && names_add(&p->rules.targets.names, name, p->err) < 0) ||
+        if ((bare && module && names_add(&p->rules.targets.names, name, p->err) < 0) ||
             (!alike && add_site(p, name, layer, site) < 0))
             return -1;
     }
@@ -409,7 +419,7 @@ static int portable_rules(struct portable *p, struct lora_rules *shown)
     if (portable_make(p) < 0)
         return -1;
     if (p->listed && p->rules.targets.names.count <= LORA_NAMES_MAX)
-        *shown = (struct lora_rules){.targets = p->rules.targets};
+        *shown = (struct lora_rules){.targets = p->rules.targets, .parameters = own->parameters};
     shown->ranks = p->rules.ranks;
     shown->alphas = p->rules.alphas;
     return 0;

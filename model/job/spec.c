@@ -105,7 +105,6 @@ static const struct {
     {"lora_bias", "biases of adapters"},
     {"fan_in_fan_out", "transposed weights"},
     {"layer_replication", "replicated layers"},
-    {"target_parameters", "adapters by parameter"},
     {"trainable_token_indices", "training single tokens"},
     {"paged", "a paged optimiser"},
 };
@@ -155,9 +154,12 @@ static const char lora_schema[] =
     "{\"targets\":{\"description\":\"names of matrices or tables (lm_head, embed_tokens) or ends of their "
     "modules' names, all-linear, or one regular expression; absent: q_proj, k_proj, v_proj, o_proj, and of "
     "Phi-3 qkv_proj, "
-    "o_proj\",\"anyOf\":[{\"type\":\"array\",\"minItems\":1,\"maxItems\":2048,\"uniqueItems\":true,"
+    "o_proj\",\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"uniqueItems\":true,"
     "\"items\":"
     "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}," EXPRESSION "]},"
+    "\"target_parameters\":{\"description\":\"names, or ends of names, of tensors of all experts of a layer, "
+    "which get adapters as peft's target_parameters have them: mlp.experts.gate_up_proj, "
+    "mlp.experts.down_proj; targets may be [] beside them\",\"anyOf\":[" NAME_LIST ",{\"type\":\"null\"}]},"
     "\"exclude_modules\":{\"description\":\"what of the targets is left out, named "
     "likewise\",\"anyOf\":[" NAME_LIST "," EXPRESSION ",{\"type\":\"null\"}]},"
     "\"layers_to_transform\":{\"description\":\"numbers of the layers that get adapters, from 0; null: "

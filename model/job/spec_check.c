@@ -66,6 +66,25 @@ static int check_dense_layers(const struct lora_sites *sites, const struct model
     return 0;
 }
 
+/* Refuses of adapters on tensors of all experts what peft refuses, and what is not written. */
+static int check_parameters(const struct job_spec *spec, uint32_t targets, struct err *err)
+{
+    if (!(targets & LORA_EXPERTS))
+        return 0;
+    if (spec->method.dropout > 0)
+        return err_set(
+            err, ERR_INVALID,
+            "method.dropout: is %g; adapters on tensors of all experts (method.target_parameters) have "
+            "none in peft, so set it to 0",
+            spec->method.dropout);
+    return spec->result.kind != SPEC_RESULT_GGUF
+               ? 0
+               : err_set(err, ERR_UNSUPPORTED,
+                         "result.kind: gguf: adapters on tensors of all experts (method.target_parameters) "
+                         "are not "
+                         "written for llama.cpp; ask for adapter or merged");
+}
+
 /* Refuses of adapters on tables what would not be theirs: merged into a tied table, which is two tables then,
  * they would change the other one, too (as peft's merge does); a table that is trained whole has no adapter.
  */
@@ -154,6 +173,8 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
     if (spec_lora_sites(method, config, &sites, err) < 0)
         return -1;
     if (check_tables(spec, config, lora_sites_targets(&sites), err) < 0)
+        return -1;
+    if (check_parameters(spec, lora_sites_targets(&sites), err) < 0)
         return -1;
     if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
         return -1;

@@ -2,6 +2,7 @@
  * (layer_matrices), so that counts and names cannot differ. */
 #include "model/shape/blocks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,9 @@ static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",
                                                             "per_layer_projection",
                                                             "per_layer_model_projection",
                                                             "embed_tokens",
-                                                            "lm_head"};
+                                                            "lm_head",
+                                                            "experts.gate_up_proj",
+                                                            "experts.down_proj"};
 
 static uint32_t attention_targets(const struct model_config *config, uint32_t layer)
 {
@@ -71,6 +74,11 @@ uint32_t model_lora_targets(const struct model_config *config)
     return targets;
 }
 
+uint32_t model_adapted_targets(const struct model_config *config)
+{
+    return model_lora_targets(config) | LORA_TABLES | (config->experts > 0 ? LORA_EXPERTS : 0);
+}
+
 const char *lora_target_module(uint32_t target)
 {
     return target & LORA_DELTA                       ? "linear_attn"
@@ -87,6 +95,27 @@ const char *lora_target_name(uint32_t target)
     return NULL;
 }
 
+void lora_parameter_name(const struct model_config *config, uint32_t layer, uint32_t target,
+                         char name[ARCH_NAME_MAX])
+{
+    bool down = target == LORA_EXPERT_DOWN;
+    arch_tensor_name(config->arch, down ? ARCH_EXPERTS_DOWN : ARCH_EXPERTS_GATE_UP, layer, 0, "", name);
+    char *linear = strstr(name, down ? ".output_linear." : ".input_linear.");
+    if (linear) /* Granite's files have the names of transformers 4 */
+        snprintf(linear, ARCH_NAME_MAX - (size_t)(linear - name), ".%s", lora_target_name(target));
+}
+
+void lora_expert_name(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t expert,
+                      const char *suffix, char name[ARCH_NAME_MAX])
+{
+    bool down = target == LORA_EXPERT_DOWN;
+    arch_tensor_name(config->arch, down ? ARCH_EXPERT_DOWN : ARCH_EXPERT_GATE, layer, expert,
+                     down ? suffix : "", name);
+    char *last = strrchr(name, '.');
+    if (!down && last)
+        snprintf(last, ARCH_NAME_MAX - (size_t)(last - name), ".gate_up_proj%s", suffix);
+}
+
 uint32_t lora_target_from_name(const char *name)
 {
     for (int i = 0; i < LORA_TARGET_COUNT; i++)
@@ -100,13 +129,13 @@ static void target_shape(const struct model_config *c, uint32_t layer, uint32_t 
 {
     const struct model_heads heads = model_layer_heads(c, layer);
     uint32_t q = heads.q, kv = heads.kv;
-    ffn = target & LORA_SHARED ? c->shared_ffn : ffn;
-    *cols = target == LORA_O                            ? q
-            : target & (LORA_DOWN | LORA_SHARED_DOWN)   ? ffn
-            : target == LORA_PER_LAYER_OUT              ? c->per_layer
-            : target == LORA_EMBEDDING                  ? c->vocab
-            : target == LORA_DELTA_OUT && !c->conv_taps ? model_delta_values(c)
-                                                        : c->hidden;
+    ffn = target & LORA_SHARED ? c->shared_ffn : target & LORA_EXPERTS ? c->expert_ffn : ffn;
+    *cols = target == LORA_O                                             ? q
+            : target & (LORA_DOWN | LORA_SHARED_DOWN | LORA_EXPERT_DOWN) ? ffn
+            : target == LORA_PER_LAYER_OUT                               ? c->per_layer
+            : target == LORA_EMBEDDING                                   ? c->vocab
+            : target == LORA_DELTA_OUT && !c->conv_taps                  ? model_delta_values(c)
+                                                                         : c->hidden;
     switch (target) {
     case LORA_Q:
         *rows = c->attn_gate ? 2 * q : q;
@@ -154,6 +183,7 @@ static void target_shape(const struct model_config *c, uint32_t layer, uint32_t 
         break;
     case LORA_GATE_UP:
     case LORA_SHARED_GATE_UP:
+    case LORA_EXPERT_GATE_UP:
         *rows = 2 * ffn;
         break;
     default:
@@ -176,6 +206,15 @@ static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint3
     return !(target & o->lora_targets) ? 0 : own ? own : o->lora_rank;
 }
 
+/* Returns the parameters of the adapter on a target, of one expert where these have some. */
+static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                               uint32_t target, uint32_t ffn)
+{
+    uint32_t rows, cols, rank = o->lora ? target_rank(o, layer, target) : 0;
+    target_shape(c, layer, target, ffn, &rows, &cols);
+    return rank * ((uint64_t)rows + cols);
+}
+
 /* Adds the adapter on a table: to a token the embedding's is a product with B alone, the head's with both. */
 static void table_adapter(const struct model_config *c, const struct block_options *o, uint32_t target,
                           struct block_part *part)
@@ -196,9 +235,12 @@ static void part_params(const struct model_config *c, const struct block_options
             continue;
         target_shape(c, layer, target, ffn, &rows, &cols);
         part->matrix_params += (uint64_t)rows * cols;
-        if (o->lora && !(part->kind == PART_EXPERT && arch_of(c->arch)->fused))
-            part->lora_params += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
+        if (!(part->kind == PART_EXPERT && arch_of(c->arch)->fused))
+            part->lora_params += adapter_params(c, o, layer, target, ffn);
     }
+    for (uint32_t target = LORA_EXPERT_GATE_UP; part->kind == PART_EXPERT && target & LORA_EXPERTS;
+         target <<= 1)
+        part->lora_params += adapter_params(c, o, layer, target, ffn);
 }
 
 /* Returns how many norms as wide as the residual stream each half of a layer has. */
@@ -361,7 +403,7 @@ int model_blocks(const struct model_config *config, const struct block_options *
     if (alike && (options->lora_rank == 0 || options->lora_rank > 65536))
         return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
                        options->lora_rank);
-    if (alike && ((options->lora_targets & (model_lora_targets(config) | LORA_TABLES)) == 0 ||
+    if (alike && ((options->lora_targets & model_adapted_targets(config)) == 0 ||
                   options->lora_targets >> LORA_TARGET_COUNT != 0))
         return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
     if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)

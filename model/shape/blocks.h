@@ -46,7 +46,12 @@ enum lora_target {
     LORA_EMBEDDING = 1 << 24,       /* the tables, which every model has; a tied one may have both adapters */
     LORA_HEAD = 1 << 25,
     LORA_TABLES = LORA_EMBEDDING | LORA_HEAD,
-    LORA_TARGET_COUNT = 26
+    /* Adapters on tensors of all experts of a layer (peft's target_parameters). Each expert has an A and a B:
+     * gate and up together one A and one B, in which gate's rows are above up's. */
+    LORA_EXPERT_GATE_UP = 1 << 26,
+    LORA_EXPERT_DOWN = 1 << 27,
+    LORA_EXPERTS = LORA_EXPERT_GATE_UP | LORA_EXPERT_DOWN,
+    LORA_TARGET_COUNT = 28
 };
 _Static_assert((1 << MODEL_MATRICES) - 1 == LORA_ALL,
                "a layer's matrices are the targets that are no tables");
@@ -63,7 +68,9 @@ enum {
 /* Returns the mask of the matrices that a model of this config has: q, k, v, gate and up, or the packed
  * matrices in their place. */
 uint32_t model_lora_targets(const struct model_config *config);
-/* Returns those of them that layer 'layer' (from 0) has. */
+/* Returns all targets that the model has, tables and tensors of experts, too. */
+uint32_t model_adapted_targets(const struct model_config *config);
+/* Returns those of its matrices that layer 'layer' (from 0) has. */
 uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 
 /* Returns the name of the module around a target: "self_attn", "linear_attn", "mlp", or "" where the layer or
@@ -71,11 +78,18 @@ uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 const char *lora_target_module(uint32_t target);
 /* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set. */
 const char *lora_target_name(uint32_t target);
+/* Writes the name of a parameter of LORA_EXPERTS in transformers 5,
+ * "model.layers.3.mlp.experts.gate_up_proj". */
+void lora_parameter_name(const struct model_config *config, uint32_t layer, uint32_t target,
+                         char name[ARCH_NAME_MAX]);
+/* Writes the name of one expert's part of it with a suffix, "model.layers.3.mlp.experts.5.gate_up_proj". */
+void lora_expert_name(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t expert,
+                      const char *suffix, char name[ARCH_NAME_MAX]);
 /* Returns the bit named "q_proj" …, or 0; of those with one name, the first. */
 uint32_t lora_target_from_name(const char *name);
 /* Writes rows (out features) and columns (in features) of the base matrix W [rows, cols] of a target in layer
  * `layer` (from 0), as a dense layer has it. The adapter's A is [rank, cols] and its B [rows, rank]. Of the
- * embedding, whose input is a token, these are hidden and vocab. */
+ * embedding, whose input is a token, these are hidden and vocab; of LORA_EXPERTS those of one expert. */
 void lora_target_shape(const struct model_config *config, uint32_t layer, uint32_t target, uint32_t *rows,
                        uint32_t *cols);
 

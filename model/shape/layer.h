@@ -246,7 +246,8 @@ struct layer_member {
     /* width of this matrix's part of the output, and the column at which the part begins */
     uint32_t outputs, column;
     int32_t matrix, bias; /* indices of the matrix and its bias in layer_tensors.list; bias -1: none */
-    /* the adapter's rank (0: no adapter), and the first column of its A x in layer_step.z */
+    /* The adapter's rank (0: no adapter), and the first column of its A x in layer_step.z. An adapter on a
+     * tensor of all experts (LORA_EXPERTS) is the first member's, and its B has the step's outputs. */
     uint32_t rank, z;
     int32_t a, b; /* indices of the adapter's A and B in layer_tensors.list */
 };

@@ -294,23 +294,36 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
     }
 }
 
+/* Returns the target of a member's adapter: that of its matrix, or of a tensor of all experts, which the
+ * first of the step's members has for all of them. */
+static uint32_t adapter_target(const struct tensor_maker *maker, const struct layer_step *step, uint32_t m)
+{
+    uint32_t own = step->members[m].target;
+    uint32_t joined = own == LORA_DOWN ? LORA_EXPERT_DOWN : LORA_EXPERT_GATE_UP;
+    if (!step->experts)
+        return own;
+    if (lora_rank_at(&maker->method->lora, maker->layer, (uint32_t)__builtin_ctz(joined)) > 0)
+        return m == 0 ? joined : 0;
+    return arch_of(maker->config->arch)->fused ? 0 : own;
+}
+
 static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct layer_step *step)
 {
     uint32_t first = maker->out->count, count = 0;
     uint32_t copy_begin = step->experts ? maker->method->part.expert_begin : 0;
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_member *member = &step->members[m];
-        bool fused = step->experts && arch_of(maker->config->arch)->fused;
-        member->rank = member->target == 0 || maker->method->full || fused
-                           ? 0
-                           : lora_rank_at(&maker->method->lora, maker->layer, member->site);
+        uint32_t target = adapter_target(maker, step, m);
+        member->rank = target == 0 || maker->method->full ? 0
+                                                          : lora_rank_at(&maker->method->lora, maker->layer,
+                                                                         (uint32_t)__builtin_ctz(target));
         member->z = step->ranks;
         step->ranks += member->rank;
         if (member->rank == 0)
             continue;
         count++;
         member->a = (int32_t)tensor_add(maker, (struct layer_tensor){.role = TENSOR_LORA_A,
-                                                                     .target = member->target,
+                                                                     .target = target,
                                                                      .rows = member->rank,
                                                                      .columns = step->inputs,
                                                                      .copies = copies,
@@ -325,14 +338,16 @@ static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct la
         struct layer_member *member = &step->members[m];
         if (member->rank == 0)
             continue;
-        uint32_t b = tensor_add(maker, (struct layer_tensor){.role = TENSOR_LORA_B,
-                                                             .target = member->target,
-                                                             .rows = member->outputs,
-                                                             .columns = member->rank,
-                                                             .copies = copies,
-                                                             .expert = step->experts,
-                                                             .copy_begin = copy_begin,
-                                                             .trained = true});
+        uint32_t target = maker->out->list[member->a].target;
+        uint32_t b = tensor_add(
+            maker, (struct layer_tensor){.role = TENSOR_LORA_B,
+                                         .target = target,
+                                         .rows = target & LORA_EXPERTS ? step->outputs : member->outputs,
+                                         .columns = member->rank,
+                                         .copies = copies,
+                                         .expert = step->experts,
+                                         .copy_begin = copy_begin,
+                                         .trained = true});
         member->b = (int32_t)b;
         stack_place(maker, b, 1);
     }
@@ -471,6 +486,9 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                          : tensor->role == TENSOR_LORA_A              ? ".lora_A.weight"
                          : tensor->role == TENSOR_LORA_B              ? ".lora_B.weight"
                                                                       : ".weight";
-    arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, tensor->copy_begin + copy, suffix,
-                     name);
+    if (tensor->target & LORA_EXPERTS)
+        lora_expert_name(config, layer, tensor->target, tensor->copy_begin + copy, suffix, name);
+    else
+        arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, tensor->copy_begin + copy,
+                         suffix, name);
 }

@@ -1,4 +1,4 @@
-/* Reads and writes the six keys of lora_rules.h as JSON. */
+/* Reads and writes the keys of lora_rules.h as JSON. */
 #include "model/shape/lora_rules.h"
 
 #include <math.h>
@@ -25,6 +25,7 @@ static void patterns_fini(struct lora_patterns *patterns)
 void lora_rules_fini(struct lora_rules *rules)
 {
     modules_fini(&rules->targets);
+    names_fini(&rules->parameters);
     modules_fini(&rules->exclude);
     free(rules->layers);
     names_fini(&rules->layers_pattern);
@@ -88,7 +89,8 @@ static bool says_all_linear(const char *text)
 
 static void targets_read(struct json_reader *r, const char *key, struct lora_rules *rules)
 {
-    if (modules_read(r, key, 1, &rules->targets) <= 0)
+    names_read(r, "target_parameters", 0, LORA_NAMES_MAX, NULL, &rules->parameters);
+    if (modules_read(r, key, rules->parameters.count > 0 ? 0 : 1, &rules->targets) <= 0)
         return;
     rules->all_linear = rules->targets.expression && says_all_linear(rules->targets.expression);
     if (rules->all_linear)
@@ -261,7 +263,11 @@ int lora_rules_write(const struct lora_rules *rules, const char *targets, const 
     json_t *which = rules->all_linear ? json_string("all-linear") : modules_json(&rules->targets, rename);
     json_t *pattern =
         rules->layers_pattern.count > 0 ? names_json(&rules->layers_pattern, NULL) : json_null();
+    if (rules->parameters.count > 0 && json_is_null(which))
+        which = json_array(); /* peft takes null for a default */
     int status = json_object_set_new(object, targets, which);
+    if (rules->parameters.count > 0)
+        status |= json_object_set_new(object, "target_parameters", names_json(&rules->parameters, NULL));
     status |= json_object_set_new(object, "exclude_modules", modules_json(&rules->exclude, NULL));
     status |= json_object_set_new(object, "layers_to_transform", layers_json(rules));
     status |= json_object_set_new(object, "layers_pattern", pattern);

@@ -46,6 +46,7 @@ struct resolver {
     struct lora_matcher *target, *exclude;
     struct matchers layers, ranks, alphas;
     bool *named;        /* [name]: whether this name in targets matched */
+    bool *parameters;   /* [name]: the same of target_parameters */
     struct site *sites; /* [layers][LORA_TARGET_COUNT]: rank and alpha of each matrix */
     uint64_t steps;
     uint32_t takes, matched; /* masks of the targets that take adapters, and of those found */
@@ -84,7 +85,8 @@ static int resolver_init(struct resolver *r)
     r->steps = LORA_MATCH_STEPS;
     r->sites = calloc((size_t)r->config->layers * LORA_TARGET_COUNT, sizeof(*r->sites));
     r->named = calloc((size_t)rules->targets.names.count + 1, sizeof(*r->named));
-    if (!r->sites || !r->named)
+    r->parameters = calloc((size_t)rules->parameters.count + 1, sizeof(*r->parameters));
+    if (!r->sites || !r->named || !r->parameters)
         return err_set(r->err, ERR_NOMEM, "out of memory for the places of adapters");
     int status = matchers_room(&r->layers, layers->count, r->err);
     for (uint32_t i = 0; status == 0 && i < layers->count; i++, r->layers.count += status == 0)
@@ -107,6 +109,7 @@ static void resolver_fini(struct resolver *r)
     lora_matcher_destroy(r->exclude);
     free(r->sites);
     free(r->named);
+    free(r->parameters);
 }
 
 /* --- one matrix --- */
@@ -251,7 +254,57 @@ static int visit(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
+/* Looks up the tensors of a layer's experts in target_parameters, as peft does: by the end of their names,
+ * whatever exclude_modules and layers_to_transform say. */
+static int visit_parameters(struct resolver *r, uint32_t layer)
+{
+    const struct spec_names *names = &r->rules->parameters;
+    struct site *sites = &r->sites[(size_t)layer * LORA_TARGET_COUNT];
+    for (uint32_t target = LORA_EXPERT_GATE_UP; target & LORA_EXPERTS; target <<= 1) {
+        struct module module = {.layer = layer, .target = target};
+        lora_parameter_name(r->config, layer, target, module.name);
+        snprintf(module.other, sizeof(module.other), "%s", module.name);
+        double rank = r->defaults->rank, alpha = r->defaults->alpha;
+        bool found = false;
+        for (uint32_t i = 0; i < names->count; i++) {
+            bool ends = ends_with(module.name, names->names[i]);
+            r->parameters[i] = r->parameters[i] || ends;
+            found = found || ends;
+        }
+        if (!found)
+            continue;
+        if (pattern_value(r, &r->ranks, &r->rules->ranks, &module, &rank) < 0 ||
+            pattern_value(r, &r->alphas, &r->rules->alphas, &module, &alpha) < 0)
+            return -1;
+        sites[__builtin_ctz(target)] = (struct site){.rank = (uint32_t)rank, .alpha = alpha};
+        r->matched |= target;
+    }
+    return 0;
+}
+
 /* --- errors --- */
+
+/* Refuses a name in target_parameters that no tensor of experts has. */
+static int check_parameters(const struct resolver *r)
+{
+    const struct spec_names *names = &r->rules->parameters;
+    char first[ARCH_NAME_MAX] = "";
+    uint32_t layer = 0;
+    while (layer + 1 < r->config->layers && !model_layer_is_sparse(r->config, layer))
+        layer++;
+    lora_parameter_name(r->config, layer, LORA_EXPERT_GATE_UP, first);
+    for (uint32_t i = 0; i < names->count; i++)
+        if (!r->parameters[i] && (r->defaults->strict || !(r->matched & LORA_EXPERTS)))
+            return r->config->experts == 0
+                       ? err_set(r->err, ERR_INVALID, "%s.target_parameters: this model has no experts",
+                                 r->defaults->where)
+                       : err_set(
+                             r->err, ERR_INVALID,
+                             "%s.target_parameters: \"%s\" is no tensor of all experts of this model, which "
+                             "are %s and likewise down_proj, or ends of their names",
+                             r->defaults->where, names->names[i], first);
+    return 0;
+}
 
 static void list_add(char list[LIST_BYTES], const char *name)
 {
@@ -262,7 +315,7 @@ static void list_add(char list[LIST_BYTES], const char *name)
 static void list_targets(uint32_t mask, char list[LIST_BYTES])
 {
     list[0] = '\0';
-    for (uint32_t bit = 1; bit <= LORA_HEAD; bit <<= 1)
+    for (uint32_t bit = 1; bit <= LORA_EXPERT_DOWN; bit <<= 1)
         if (mask & bit)
             list_add(list, lora_target_name(bit));
 }
@@ -274,16 +327,19 @@ static int check_used(const struct resolver *r)
     const char *where = r->defaults->where, *targets = r->defaults->targets;
     char list[LIST_BYTES];
     uint32_t hidden = arch_of(r->config->arch)->fused ? 0 : LORA_SHARED;
+    /* beside target_parameters no module need match to those who load an adapter */
+    bool none = (r->matched & ~(r->defaults->strict ? LORA_EXPERTS : 0)) == 0;
+    bool pattern = rules->all_linear || rules->targets.expression || !(r->matched & LORA_EXPERTS);
     list_targets(r->takes & ~hidden, list);
     for (uint32_t i = 0; i < rules->targets.names.count; i++)
-        if (!r->named[i] && (r->defaults->strict || r->matched == 0))
+        if (!r->named[i] && (r->defaults->strict || none))
             return err_set(r->err, ERR_INVALID,
                            "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where, targets,
                            rules->targets.names.names[i], list);
-    if (r->matched == 0 && rules->targets.names.count > 0)
+    if (none && rules->targets.names.count > 0)
         return err_set(r->err, ERR_INVALID, "%s.%s: exclude_modules leaves none of them", where, targets);
     list_targets(r->takes & ~hidden & LORA_ALL, list);
-    if (r->matched == 0)
+    if (none && pattern)
         return err_set(r->err, ERR_INVALID,
                        "%s.%s: \"%.120s\" matches no layer of this model; there are model.layers.0 to "
                        "model.layers.%u, each with %s",
@@ -326,6 +382,12 @@ static int check_experts(const struct resolver *r)
             const char *name = lora_target_name(1u << i);
             if (!(EXPERT_TARGETS >> i & 1))
                 continue;
+            if (sites[i].rank > 0 && r->matched & LORA_EXPERTS)
+                return err_set(
+                    r->err, ERR_UNSUPPORTED,
+                    "%s.target_parameters: %s of experts is named in %s, too; peft makes both adapters "
+                    "on one tensor of all experts, so name them in one of the two",
+                    r->defaults->where, name, r->defaults->targets);
             if ((sites[i].rank > 0) != (first[i].rank > 0))
                 return err_set(r->err, ERR_UNSUPPORTED,
                                "%s.%s: %s of experts has an adapter in every layer with experts or in none",
@@ -381,6 +443,11 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
     int status = resolver_init(&r);
     if (status == 0)
         status = model_adapted_tensors(config, visit, &r);
+    for (uint32_t layer = 0; layer < config->layers && status == 0; layer++)
+        if (model_layer_is_sparse(config, layer))
+            status = visit_parameters(&r, layer);
+    if (status == 0)
+        status = check_parameters(&r);
     if (status == 0)
         status = check_used(&r);
     if (status == 0)

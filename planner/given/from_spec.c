@@ -61,7 +61,7 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
                                                                 : RECOMPUTE_AUTO;
     if (spec_lora_sites(&spec->method, w->config, &w->lora, err) < 0)
         return -1;
-    for (uint32_t bit = 1, mask = lora_sites_targets(&w->lora); bit <= LORA_HEAD; bit <<= 1)
+    for (uint32_t bit = 1, mask = lora_sites_targets(&w->lora); bit <= LORA_EXPERT_DOWN; bit <<= 1)
         if (mask & bit)
             snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
     return 0;

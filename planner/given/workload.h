@@ -20,7 +20,7 @@ enum workload_compute { COMPUTE_FP32 = PLAN_F32, COMPUTE_BF16 = PLAN_BF16, COMPU
 enum workload_recompute { RECOMPUTE_AUTO, RECOMPUTE_YES, RECOMPUTE_NO };
 enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 
-#define WORKLOAD_TARGETS_MAX 16
+#define WORKLOAD_TARGETS_MAX 28
 #define WORKLOAD_SAMPLE_STEPS 32 /* steps whose real batches are priced */
 
 struct workload_row {

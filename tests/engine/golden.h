@@ -24,17 +24,17 @@ static const char *const families[] = {"llama",     "llama3-rope", "mistral", "q
                                        "qwen3-moe", "olmoe",       "gemma2",  "gemma3", "phi3",  "smollm3"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]), GOLDEN_STEPS = 20 };
 
-/* Returns the targets of the adapter in a folder. */
-static inline uint32_t adapter_targets(const char *model, const char *adapter)
+/* Sets what the adapter in a folder adapts. */
+static inline void adapter_options(const char *model, const char *adapter, struct lora_options *lora)
 {
     struct model_config config;
     struct peft *peft;
     struct err err;
     check(model_config_load(model, &config, &err));
     check(peft_open(adapter, &config, &peft, &err));
-    uint32_t targets = lora_sites_targets(peft_get_sites(peft));
+    lora->sites = *peft_get_sites(peft);
+    lora->targets = lora_sites_targets(&lora->sites);
     peft_close(peft);
-    return targets;
 }
 
 /* Trains a golden model. kind is "lora", "full" or "full_aux" (with the load-balancing loss). o.steps says
@@ -69,7 +69,7 @@ static inline void run_golden(const char *name, const char *kind, const char *de
         o.adapter = path[2];
         o.lora = (struct lora_options){.rank = (uint32_t)json_integer_value(json_object_get(settings, "r")),
                                        .alpha = json_number_value(json_object_get(settings, "alpha"))};
-        o.lora.targets = adapter_targets(path[0], path[2]);
+        adapter_options(path[0], path[2], &o.lora);
     }
     /* models whose weights come from a formula have losses and norms alone */
     o.gradients = strcmp(kind, "full_aux") == 0 || !file_exists(path[4]) ? NULL : path[4];

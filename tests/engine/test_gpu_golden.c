@@ -23,6 +23,9 @@ static void families_match_fp64_on_gpus(void **state)
     /* adapters on the tables, of which the head's is on another stage */
     run_golden("granite-tables", "lora", "emulated", 1,
                (struct train_options){.cuts = {3}, .cut_count = 1, .steps = 2, .micro_batch_rows = 1});
+    /* adapters on tensors of all experts */
+    run_golden("gpt_oss-experts", "lora", "emulated", 1,
+               (struct train_options){.cuts = {3}, .cut_count = 1, .steps = 2, .micro_batch_rows = 2});
     run_golden("qwen3_5-nested", "lora", "emulated", 1,
                (struct train_options){.steps = 2, .micro_batch_rows = 4});
     unsetenv("MOTLEY_EMULATED");
@@ -47,8 +50,7 @@ static void experts_train(const char *kind, struct train_result *result)
                               .peak_lr = 1e-3,
                               .base = LAYER_BASE_NF4,
                               .double_quant = true};
-    o.lora = (struct lora_options){
-        .rank = 4, .alpha = 8, .targets = lora_target_from_name("q_proj") | lora_target_from_name("o_proj")};
+    o.lora = (struct lora_options){.rank = 4, .alpha = 8, .targets = LORA_Q | LORA_O | LORA_EXPERTS};
     check(device_open(&(struct device_options){.kind = kind, .name = kind}, &device, &err));
     trainer_init(&trainer, device, &o);
     trainer_run(&trainer, result);

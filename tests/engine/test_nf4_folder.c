@@ -49,7 +49,8 @@ static void values_are_those_that_bitsandbytes_dequantises(void **state)
     }
 }
 
-static double loss_of(const char *path, enum layer_base base, bool double_quant, double *want)
+/* Returns the loss of the first step, and the norm of its gradients. */
+static double step_of(const char *path, enum layer_base base, bool double_quant, double *want, double *norm)
 {
     struct dataset data = {.count = 1};
     struct train_result result;
@@ -59,14 +60,15 @@ static double loss_of(const char *path, enum layer_base base, bool double_quant,
     json_t *expected = json_of(file);
     *want = json_number_value(json_object_get(expected, "loss"));
     batch_parse(expected, &data.batches[0]);
-    struct train_options o = {.model = path,
-                              .data = &data,
-                              .base = base,
-                              .double_quant = double_quant,
-                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
-                              .steps = 1,
-                              .warmup = 1,
-                              .peak_lr = 1e-3};
+    struct train_options o = {
+        .model = path,
+        .data = &data,
+        .base = base,
+        .double_quant = double_quant,
+        .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES | LORA_EXPERTS},
+        .steps = 1,
+        .warmup = 1,
+        .peak_lr = 1e-3};
     struct device *device = device_make("cpu", 1);
     trainer_init(&trainer, device, &o);
     trainer_run(&trainer, &result);
@@ -74,7 +76,14 @@ static double loss_of(const char *path, enum layer_base base, bool double_quant,
     device_close(device);
     dataset_free(&data);
     json_decref(expected);
+    *norm = result.norm[0];
     return result.loss[0];
+}
+
+static double loss_of(const char *path, enum layer_base base, bool double_quant, double *want)
+{
+    double norm;
+    return step_of(path, base, double_quant, want, &norm);
 }
 
 static void losses_are_those_of_transformers(void **state)
@@ -102,10 +111,11 @@ static void a_packed_base_of_mxfp4_gives_transformers_loss(void **state)
 {
     (void)state;
     const char *path = MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-mxfp4";
-    double want, packed = loss_of(path, LAYER_BASE_PACKED, false, &want),
-                 fp32 = loss_of(path, LAYER_BASE_F32, false, &want);
+    double want, norms[2], packed = step_of(path, LAYER_BASE_PACKED, false, &want, &norms[0]),
+                           fp32 = step_of(path, LAYER_BASE_F32, false, &want, &norms[1]);
     print_message("MXFP4: %.8f packed, %.8f as fp32, %.8f by transformers\n", packed, fp32, want);
     assert_true(fabs(packed - want) <= 1e-6 * want && fabs(fp32 - want) <= 1e-6 * want);
+    assert_true(norms[1] > 0 && fabs(norms[0] - norms[1]) <= 1e-6 * norms[1]);
     /* bf16 has the experts' values, but not those of the file's other matrices, which are in fp32 */
     assert_true(fabs(loss_of(path, LAYER_BASE_BF16, false, &want) - want) <= 1e-2 * want);
 }

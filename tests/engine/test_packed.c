@@ -36,14 +36,15 @@ static void data_make(struct dataset *data)
 
 static struct train_options options_of(const char *path, const struct dataset *data, enum layer_base base)
 {
-    return (struct train_options){.model = path,
-                                  .data = data,
-                                  .base = base,
-                                  .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
-                                  .steps = STEPS,
-                                  .warmup = 1,
-                                  .peak_lr = 1e-3,
-                                  .seed = 3};
+    return (struct train_options){
+        .model = path,
+        .data = data,
+        .base = base,
+        .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES | LORA_EXPERTS},
+        .steps = STEPS,
+        .warmup = 1,
+        .peak_lr = 1e-3,
+        .seed = 3};
 }
 
 static void train(const struct train_options *o, struct train_result *result)
@@ -128,13 +129,14 @@ static void memory_is_the_files_blocks_to_the_byte(void **state)
             struct stage_memory predicted;
             struct mem_account account;
             struct stage *stage;
-            struct stage_options o = {.config = config,
-                                      .block_begin = cut % 2 ? 0 : cut,
-                                      .block_end = cut % 2 ? cut : PACKED_LAYERS + 2,
-                                      .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
-                                      .base = LAYER_BASE_PACKED,
-                                      .micro_batches_in_flight = 2,
-                                      .tokens_max = 50};
+            struct stage_options o = {
+                .config = config,
+                .block_begin = cut % 2 ? 0 : cut,
+                .block_end = cut % 2 ? cut : PACKED_LAYERS + 2,
+                .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES | LORA_EXPERTS},
+                .base = LAYER_BASE_PACKED,
+                .micro_batches_in_flight = 2,
+                .tokens_max = 50};
             check(stage_memory_predict(&o, &predicted, &err));
             check(stage_create(device, model, &o, &stage, &err));
             device_memory(device, &account);
@@ -160,11 +162,12 @@ static void refused(const struct model_config *config, struct model *model, enum
     struct err err;
     struct stage *stage;
     struct device *device = device_make("cpu", 1);
-    struct stage_options o = {.config = config,
-                              .block_end = config->layers + 2,
-                              .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES},
-                              .base = LAYER_BASE_PACKED,
-                              .tokens_max = 8};
+    struct stage_options o = {
+        .config = config,
+        .block_end = config->layers + 2,
+        .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL | LORA_TABLES | LORA_EXPERTS},
+        .base = LAYER_BASE_PACKED,
+        .tokens_max = 8};
     assert_int_equal(stage_create(device, model, &o, &stage, &err), -1);
     if (err.code != code || !strstr(err.text, word))
         fail_msg("\"%s\" (%d), not \"%s\" (%d)", err.text, err.code, word, code);

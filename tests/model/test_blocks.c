@@ -162,6 +162,32 @@ static void adapters_on_tables_count_where_their_tables_are(void **state)
     }
 }
 
+/* Each expert has an A that gate and up share and their B, and those of down; the blocks' parameters are
+ * those of the layers' tensors. */
+static void adapters_on_tensors_of_experts_count_each_expert(void **state)
+{
+    (void)state;
+    const struct block_options experts = {.lora = true, .lora_rank = 8, .lora_targets = LORA_EXPERTS};
+    const struct layer_method method = {.lora = lora_sites_alike(8, 1, LORA_EXPERTS)};
+    for (int i = 0; i < PUBLISHED; i++) {
+        struct model_config config;
+        struct block_list list;
+        static struct layer_plan plan;
+        struct err err;
+        if (published[i].experts == 0) {
+            config_of(&published[i], &config);
+            assert_int_equal(-1, model_blocks(&config, &experts, &list, &err));
+            continue;
+        }
+        list_of(published[i].name, &experts, &config, &list);
+        uint64_t each = 8ull * (config.hidden + 2ull * config.expert_ffn + config.expert_ffn + config.hidden);
+        layer_plan_init(&config, &method, 0, &plan);
+        assert_int_equal(list.lora_params, each * config.experts * config.layers);
+        assert_int_equal(plan.tensors.trained_bytes, 4 * each * config.experts);
+        block_list_fini(&list);
+    }
+}
+
 /* The names of a layer's tensors, collected in order. */
 struct names {
     char names[64][ARCH_NAME_MAX];
@@ -337,6 +363,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_counts_match_to_the_digit_by_parts_and_by_tensors),
         cmocka_unit_test(adapters_on_tables_count_where_their_tables_are),
+        cmocka_unit_test(adapters_on_tensors_of_experts_count_each_expert),
         cmocka_unit_test(layers_name_their_tensors_as_files_do),
         cmocka_unit_test(active_parameters_are_what_the_names_say),
         cmocka_unit_test(flops_follow_the_rules_of_thumb),

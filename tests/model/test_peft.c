@@ -215,7 +215,6 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
         {"bias", "\"lora_only\""},
         {"modules_to_save", "[\"score\"]"},
         {"layer_replication", "[[0, 2]]"},
-        {"target_parameters", "[\"x\"]"},
         {"fan_in_fan_out", "true"},
         {"trainable_token_indices", "[1]"},
         {"lora_bias", "true"},

@@ -53,19 +53,25 @@ struct world {
     struct problem problem;
 };
 
-/* Sets the workload's targets to the matrices that a golden adapter's names mean. */
-static inline void targets_set(struct workload *w, const json_t *names)
+/* Returns whether golden adapters are on tensors of experts, which go without dropout. */
+static inline bool fix_drops(const struct fixture *fix)
+{
+    return !json_object_get(fix->lora, "target_parameters");
+}
+
+/* Sets the workload's adapters to those that the settings of a golden run mean. */
+static inline void targets_set(struct workload *w, const json_t *lora)
 {
     const struct lora_defaults defaults = {
         .rank = w->lora_rank, .alpha = 1, .where = "golden", .targets = "targets", .strict = true};
     struct lora_rules rules = {0};
-    struct lora_sites sites;
+    struct json_reader reader;
     struct err err;
-    for (size_t t = 0; t < json_array_size(names); t++)
-        must(names_add(&rules.targets.names, json_string_value(json_array_get(names, t)), &err));
-    must(lora_sites_of(&rules, &defaults, w->config, &sites, &err));
+    jr_init(&reader, lora, "golden", &err);
+    lora_rules_read(&reader, "targets", 1024, 0, 1e6, &rules);
+    must(lora_sites_of(&rules, &defaults, w->config, &w->lora, &err));
     lora_rules_fini(&rules);
-    for (uint32_t bit = 1, mask = lora_sites_targets(&sites); bit <= LORA_HEAD; bit <<= 1)
+    for (uint32_t bit = 1, mask = lora_sites_targets(&w->lora); bit <= LORA_EXPERT_DOWN; bit <<= 1)
         if (mask & bit)
             snprintf(w->targets[w->target_count++], sizeof(w->targets[0]), "%s", lora_target_name(bit));
 }
@@ -85,7 +91,7 @@ static inline void world_init_in(struct world *world, const struct fixture *fix,
                                  .router_loss = trained == EVERYTHING_BALANCED,
                                  .saves_embedding = trained == ADAPTERS_AND_TABLE,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
-                                 .lora_dropout = 0.1,
+                                 .lora_dropout = fix_drops(fix) ? 0.1 : 0,
                                  .base = base,
                                  .compute = compute,
                                  .boundary = boundary,
@@ -96,7 +102,7 @@ static inline void world_init_in(struct world *world, const struct fixture *fix,
                                  .sample_tokens = 24,
                                  .prompt_tokens = 5,
                                  .place = -1};
-    targets_set(&world->w, json_object_get(fix->lora, "targets"));
+    targets_set(&world->w, fix->lora);
     for (size_t b = 0; b < json_array_size(batches); b++) {
         const json_t *all = json_object_get(json_array_get(batches, b), "ids"),
                      *labels = json_object_get(json_array_get(batches, b), "labels");
@@ -433,7 +439,7 @@ static inline void spec_train(json_t *spec, const struct fixture *fix, enum trai
         json_object_set(train, "weight_decay", json_object_get(full, "weight_decay"));
         return;
     }
-    json_object_set_new(method, "dropout", json_real(0.1));
+    json_object_set_new(method, "dropout", json_real(fix_drops(fix) ? 0.1 : 0));
     if (trained == ADAPTERS_AND_TABLE)
         json_object_set_new(method, "modules_to_save", json_pack("[s]", "embed_tokens"));
 }

@@ -2,6 +2,7 @@
  * agent. */
 #include "worker/worker_fixture.h"
 
+#include "model/adapters/peft.h"
 #include "model/files/safetensors.h"
 
 static const char *text_of(const json_t *event, const char *key)
@@ -215,6 +216,43 @@ static void an_adapter_that_differs_by_layer_resumes_on_any_split(void **state)
     json_object_clear(scene.fix.adapter);
     scene_run(&scene, NULL, NULL);
     expect_success(&scene.out);
+    resume_on(&scene, 1);
+    resume_on(&scene, 3);
+    scene_close(&scene);
+}
+
+/* Adapters on tensors of all experts: the run begins with peft's file and gives peft's losses, and a
+ * checkpoint, whose index has each expert's tensors, resumes. Its adapter is peft's again. */
+static void adapters_on_tensors_of_experts_resume_on_any_split(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    struct scene scene;
+    struct buf bytes[2];
+    struct peft *peft;
+    struct err err;
+    char path[400];
+    scene_open(&scene, "gpt_oss-experts", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    for (uint64_t t = 0; t < 20; t++)
+        assert_true(fabs(scene.out.loss[t] - fix_golden(&scene.fix, "loss", t)) <=
+                    2e-5 * fix_golden(&scene.fix, "loss", t));
+    const json_t *blobs = json_object_get(checkpoint_at(&scene.out, 8), "blobs");
+    assert_non_null(json_object_get(blobs, "adapter_experts.safetensors"));
+    for (size_t f = 0; f < 2; f++) {
+        snprintf(path, sizeof(path), "%s/%s", scene.fix.store.dir,
+                 text_of(json_object_get(blobs, files[f]), "sha256"));
+        buf_init(&bytes[f], 1 << 24);
+        must(file_read_all(path, 1 << 24, &bytes[f], &err));
+    }
+    must(peft_open_memory(bytes[0].data, bytes[0].size, bytes[1].data, bytes[1].size, &scene.fix.config,
+                          &peft, &err));
+    assert_int_equal(lora_sites_targets(peft_get_sites(peft)), LORA_Q | LORA_O | LORA_EXPERTS);
+    peft_close(peft);
+    buf_fini(&bytes[0]);
+    buf_fini(&bytes[1]);
     resume_on(&scene, 1);
     resume_on(&scene, 3);
     scene_close(&scene);
@@ -733,6 +771,7 @@ int main(void)
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
         cmocka_unit_test(an_adapter_that_differs_by_layer_resumes_on_any_split),
+        cmocka_unit_test(adapters_on_tensors_of_experts_resume_on_any_split),
         cmocka_unit_test(a_whole_models_checkpoint_resumes_on_any_split),
         cmocka_unit_test(a_damaged_checkpoint_is_refused_by_tensor),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),

@@ -255,7 +255,7 @@ static inline json_t *fix_spec(const struct fixture *fix)
     char train[80], eval[80];
     snprintf(train, sizeof(train), "sha256:%s", fix->train);
     snprintf(eval, sizeof(eval), "sha256:%s", fix->eval);
-    return json_pack(
+    json_t *spec = json_pack(
         "{s:s, s:{s:s, s:O, s:O, s:f, s:O}, s:{s:s, s:s, s:s, s:b}, s:{s:i, s:O, s:O, s:O, s:f, s:O, s:O, "
         "s:O}, s:{s:i}}",
         "model", "tiny", "method", "kind", "lora", "rank", json_object_get(lora, "r"), "alpha",
@@ -265,6 +265,11 @@ static inline json_t *fix_spec(const struct fixture *fix)
         json_object_get(lora, "peak_lr"), "warmup_steps", json_object_get(fix->expected, "warmup"),
         "final_fraction", 0.1, "betas", betas, "eps", json_object_get(fix->expected, "eps"), "clip_norm",
         json_object_get(fix->expected, "clip"), "checkpoint", "every_steps", 0);
+    static const char *const more[] = {"target_parameters", "rank_pattern", "alpha_pattern", "rslora"};
+    for (size_t i = 0; i < sizeof(more) / sizeof(*more); i++)
+        if (json_object_get(lora, more[i]))
+            json_object_set(json_object_get(spec, "method"), more[i], json_object_get(lora, more[i]));
+    return spec;
 }
 
 static inline const char *fix_kind(const struct fixture *fix, uint32_t rank)

@@ -9,10 +9,13 @@
 #include "common/array.h"
 #include "common/file.h"
 #include "model/adapters/peft.h"
+#include "model/adapters/peft_experts.h"
 
 enum { LOG_PARTS = 2, PATH_BYTES = 1024 };
 
 static const char file_name[] = "adapter_model.safetensors";
+/* All tensors under their names here, where peft's file has other ones: adapters on tensors of experts. */
+static const char own_file_name[] = "adapter_experts.safetensors";
 static const struct safetensors_meta file_meta = {.key = "format", .value = "pt"};
 
 struct logged_file {
@@ -95,7 +98,8 @@ struct adapter_items {
     struct adapter_tensor *tensors;
     struct safetensors_item *items; /* [count] */
     uint32_t tensor_count, count;
-    uint64_t bytes; /* bytes of values */
+    uint64_t bytes;   /* bytes of values */
+    const char *file; /* the file to write, which the index names */
 };
 
 static struct piece_wanted tensor_wanted(const struct adapter_tensor *tensor)
@@ -191,7 +195,7 @@ static int made_put(struct session *session, struct snapshot *snapshot, const st
         if (safetensors_encode(all->items, all->count, &file_meta, 1, &made->bytes, err) < 0)
             return -1;
         made->size = made->bytes.size;
-        return checkpoint_put(session, snapshot->blobs, file_name, made->bytes.data, made->bytes.size, err);
+        return checkpoint_put(session, snapshot->blobs, all->file, made->bytes.data, made->bytes.size, err);
     }
     const char *dir = session->dir;
     if (file_mkdirs(dir, 0700, err) < 0 ||
@@ -203,15 +207,54 @@ static int made_put(struct session *session, struct snapshot *snapshot, const st
         return err_set(err, ERR_IO, "%s cannot be opened", made->path);
     if (blobs_put_file(session->blobs, made->path, sha256, &made->size, err) < 0)
         return -1;
-    return json_object_set_new(snapshot->blobs, file_name,
+    return json_object_set_new(snapshot->blobs, all->file,
                                json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)made->size)) < 0
                ? err_set(err, ERR_NOMEM, "no memory for a checkpoint")
                : 0;
 }
 
+static void made_fini(struct made_adapter *made)
+{
+    if (made->fd >= 0)
+        close(made->fd);
+    if (made->path[0])
+        (void)unlink(made->path);
+    buf_fini(&made->bytes);
+}
+
+/* Where adapters are on tensors of all experts, stores peft's file, which has other tensors than the index
+ * does; these then go into a file of their own. */
+static int joined_put(struct session *session, struct snapshot *snapshot, struct adapter_items *all,
+                      struct err *err)
+{
+    const struct job_spec *spec = &session->assignment->spec;
+    struct lora_sites sites;
+    struct made_adapter made = {.fd = -1,
+                                .bytes = {.limit = SAFETENSORS_HEADER_MAX + snapshot->memory_bytes}};
+    struct adapter_items joined = {.count = all->count, .bytes = all->bytes, .file = file_name};
+    struct peft_experts *experts = NULL;
+    if (spec_lora_sites(&spec->method, &session->config, &sites, err) < 0)
+        return -1;
+    if (!(lora_sites_targets(&sites) & LORA_EXPERTS))
+        return 0;
+    joined.items = calloc((size_t)all->count + 1, sizeof(*joined.items));
+    int result = joined.items ? 0 : err_set(err, ERR_NOMEM, "no memory for an adapter");
+    if (result == 0) {
+        memcpy(joined.items, all->items, all->count * sizeof(*joined.items));
+        result = peft_experts_join(&session->config, &sites, joined.items, &joined.count, &experts, err);
+    }
+    if (result == 0)
+        result = made_put(session, snapshot, &joined, &made, err);
+    all->file = own_file_name;
+    made_fini(&made);
+    free(joined.items);
+    peft_experts_close(experts);
+    return result;
+}
+
 /* Appends the index line of one tensor, whose values begin at byte `offset` of the file. */
-static int tensor_line(const struct made_adapter *made, const struct safetensors_item *item, uint64_t offset,
-                       struct buf *lines, struct err *err)
+static int tensor_line(const struct made_adapter *made, const char *file, const struct safetensors_item *item,
+                       uint64_t offset, struct buf *lines, struct err *err)
 {
     const struct adapter_tensor *tensor = item->arg;
     struct stored_piece line = *tensor->piece;
@@ -222,7 +265,7 @@ static int tensor_line(const struct made_adapter *made, const struct safetensors
     line.sums = calloc(line.sum_count + 1ull, sizeof(*line.sums));
     uint8_t *part = malloc(PIECE_SUM_BYTES);
     int result = line.sums && part ? 0 : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
-    snprintf(line.file, sizeof(line.file), "%s", file_name);
+    snprintf(line.file, sizeof(line.file), "%s", file);
     if (head)
         snprintf(line.tensor, sizeof(line.tensor), "lm_head.weight");
     for (uint32_t s = 0; s < line.sum_count && result == 0; s++) {
@@ -248,7 +291,7 @@ static int made_index(struct session *session, struct snapshot *snapshot, const 
     buf_init(&lines, 1 << 24);
     for (uint32_t i = 0; i < all->count && result == 0; i++) {
         buf_clear(&lines);
-        result = tensor_line(made, &all->items[i], offset, &lines, err);
+        result = tensor_line(made, all->file, &all->items[i], offset, &lines, err);
         if (result == 0)
             result = snapshot_index_add(snapshot, session, lines.data, lines.size, err);
         offset += sizeof(float) * tensor_wanted(all->items[i].arg).area.count;
@@ -260,21 +303,19 @@ static int made_index(struct session *session, struct snapshot *snapshot, const 
 int adapter_file_store(struct session *session, struct snapshot *snapshot, struct adapter_log *log,
                        struct err *err)
 {
-    struct adapter_items all = {0};
+    struct adapter_items all = {.file = file_name};
     struct made_adapter made = {.fd = -1};
     buf_init(&made.bytes, SAFETENSORS_HEADER_MAX + snapshot->memory_bytes);
     int result = piece_reader_ready(log->reader, err);
     if (result == 0)
         result = items_make(session, log, &all, err);
     if (result == 0)
+        result = joined_put(session, snapshot, &all, err);
+    if (result == 0)
         result = made_put(session, snapshot, &all, &made, err);
     if (result == 0)
         result = made_index(session, snapshot, &all, &made, err);
-    if (made.fd >= 0)
-        close(made.fd);
-    if (made.path[0])
-        (void)unlink(made.path);
-    buf_fini(&made.bytes);
+    made_fini(&made);
     items_fini(&all);
     return result < 0 ? err_wrap(err, "%s", file_name) : 0;
 }
