@@ -273,6 +273,11 @@ def write_gguf(path, model, arch, kind):
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if kind == "GptOss":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(parameters["factor"])
+        writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
+        tensors = {name + ".weight" if name.endswith("sinks") else name: value for name, value in tensors.items()}
     if kind == "Qwen3Moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     stacked = {}
@@ -290,7 +295,13 @@ def write_gguf(path, model, arch, kind):
         else:
             writer.add_tensor(gguf_name(names, name), value.contiguous().numpy())
     for name, values in stacked.items():
-        writer.add_tensor(gguf_name(names, name), torch.stack(values).numpy())
+        values, packed = torch.stack(values).numpy(), None
+        if kind == "GptOss" and name.endswith(".weight"):
+            packed = gguf.GGMLQuantizationType.MXFP4
+            blocks = gguf.quants.quantize(values, packed)
+            assert (gguf.quants.dequantize(blocks, packed) == values).all(), name
+            values = blocks
+        writer.add_tensor(gguf_name(names, name), values, raw_dtype=packed)
     if kind == "Llama":  # rope_freqs: what llama3's scaling divides by
         plain = parameters["rope_theta"] ** -(torch.arange(0, head_dim, 2).double() / head_dim)
         writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq.double()).float().numpy())
@@ -334,6 +345,7 @@ def main():
         (folder / "expected.json").write_text(json.dumps(expected))
         if kind == "GptOss":
             make_mxfp4(root / (name + "-mxfp4"), folder, model, expected)
+            make_gguf(root / (name + "-gguf"), model, "gpt-oss", kind, expected)
         elif NEW and "experts" in str(expected["tensors"].keys()) and not kind.startswith(("GraniteMoe", "Gemma4")):
             own = root / (name + "-own")
             model.save_pretrained(own, save_original_format=False)

@@ -163,7 +163,9 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             stages, config->layers, config->layers == 1 ? "" : "s", config->layers + 2);
     if (check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
-    if (spec->result.kind == SPEC_RESULT_GGUF && !arch_of(config->arch)->gguf)
+    /* gpt-oss's is read alone: nothing was compared with llama.cpp */
+    const struct arch *arch = arch_of(config->arch);
+    if (spec->result.kind == SPEC_RESULT_GGUF && (!arch->gguf || arch->fused == ARCH_FUSED_TURNED))
         return err_set(
             err, ERR_UNSUPPORTED,
             "result.kind: gguf: models of type \"%s\" are not written as GGUF; ask for adapter or merged",

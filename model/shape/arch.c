@@ -267,6 +267,8 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
                                                     : (enum arch_tensor)t;
         match->parts[1] = ARCH_EXPERT_UP;
         match->part_count = t == ARCH_EXPERTS_GATE_UP ? 2 : 1;
+        if (gguf && is_bare((enum arch_tensor)t))
+            match->suffix = ""; /* there all names have one */
         match->stacked = all || (gguf && t >= ARCH_EXPERT_GATE && t <= ARCH_EXPERT_DOWN);
         return true;
     }

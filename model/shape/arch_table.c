@@ -71,6 +71,10 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
     .bias = {.qkv = "attention_bias", .qkv_default = true}
 
+#define GPT_OSS_SIZES                                                                                        \
+    .hidden = 2880, .layers = 36, .heads = 64, .ffn = 2880, .vocab = 201088, .max_positions = 131072,        \
+    .kv_heads = 8, .head_dim = 64, .window = 128, .window_period = 2
+
 #define GRANITE_EXPERT_NAMES                                                                                 \
     [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", NULL},                                           \
     [ARCH_EXPERTS_GATE_UP] = {LAYER "block_sparse_moe.input_linear.weight", NULL},                           \
@@ -755,18 +759,11 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
     [MODEL_GPT_OSS] =
         {.model_type = "gpt_oss",
          .class_name = "GptOssForCausalLM",
-         .names =
-             {[ARCH_SINKS] = {LAYER "self_attn.sinks", NULL}, [ARCH_ROUTER] = {LAYER "mlp.router", NULL}},
-         .hidden = 2880,
-         .layers = 36,
-         .heads = 64,
-         .ffn = 2880,
-         .vocab = 201088,
-         .max_positions = 131072,
-         .kv_heads = 8,
-         .head_dim = 64,
-         .window = 128,
-         .window_period = 2,
+         .gguf = "gpt-oss",
+         .names = {[ARCH_SINKS] = {LAYER "self_attn.sinks", "blk.%u.attn_sinks"},
+                   [ARCH_ROUTER] = {LAYER "mlp.router", "blk.%u.ffn_gate_inp"},
+                   [ARCH_NORM_FFN] = {LAYER "post_attention_layernorm", "blk.%u.post_attention_norm"}},
+         GPT_OSS_SIZES,
          .norm_eps = 1e-5,
          .theta = 1.5e5,
          .aux_coef = 0.001,
@@ -782,7 +779,8 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
          .expert_bias = true,
          .fused = ARCH_FUSED_TURNED,
          .gate_limit = 7,
-         .gate_alpha = 1.702},
+         .gate_alpha = 1.702,
+         .gguf_renormalise = true},
     [MODEL_GRANITE_MOE] = {.model_type = "granitemoe",
                            .class_name = "GraniteMoeForCausalLM",
                            .names = {GRANITE_EXPERT_NAMES},

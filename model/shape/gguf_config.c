@@ -136,10 +136,13 @@ static void read_yarn(struct reader *r, const struct model_config *c, struct rop
 {
     double times = 1, ignored = 0;
     rope->kind = ROPE_YARN;
+    memset(rope->kind_name, 0, sizeof(rope->kind_name));
     memcpy(rope->kind_name, "yarn", 5);
     rope->original_max_positions = c->max_positions;
     rope->beta_fast = 32;
     rope->beta_slow = 1;
+    /* llama.cpp has no key for it, and rounds; the numbers are the class's */
+    rope->ramp_exact = r->arch->rope_default && strstr(r->arch->rope_default, "\"truncate\": false");
     get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
     get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
     get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &times);
@@ -257,6 +260,8 @@ static void read_experts(struct reader *r, struct model_config *c)
     c->expert_ffn = c->ffn;
     if (a->expert_ffn_key)
         get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
+    c->gate_limit = a->gate_limit;
+    c->gate_alpha = a->gate_alpha;
     c->router_renormalise = a->gguf_renormalise;
     c->router_aux_coef = a->aux_coef;
     c->ffn = 0; /* GGUF does not tell which layers of a mixture are dense, so all are sparse */

@@ -44,7 +44,8 @@ void packing_of_gguf(const struct gguf *gguf, struct model_config *config)
     for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
         const struct gguf_tensor *tensor = gguf_tensor_at(gguf, i);
         struct arch_match match;
-        if (tensor->rank < 2 || !arch_match_gguf(config->arch, tensor->name, &match))
+        if (tensor->rank < 2 || !arch_match_gguf(config->arch, tensor->name, &match) ||
+            strcmp(match.suffix, ".bias") == 0) /* experts' biases have two dimensions */
             continue;
         enum pack_kind pack = pack_of_type(tensor->type);
         int site = packing_site(match.parts[0]);

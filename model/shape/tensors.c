@@ -82,8 +82,9 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
                        struct err *err)
 {
     uint32_t experts = m->config.experts, parts = match->part_count;
+    bool bias = strcmp(match->suffix, ".bias") == 0;
     char name[ARCH_NAME_MAX];
-    if (s->rank != 3 || s->shape[0] != experts || s->shape[1] % parts != 0)
+    if (s->rank != (bias ? 2 : 3) || s->shape[0] != experts || s->shape[1] % parts != 0)
         return err_set(err, ERR_INVALID, "the tensor \"%.200s\" has not %u experts of %u matrices", s->name,
                        experts, parts);
     uint64_t size = s->size / experts / parts;
@@ -91,13 +92,14 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
         for (uint32_t p = 0; p < parts; p++) {
             struct model_tensor t = {.stored = s->name,
                                      .type = s->type,
-                                     .rank = 2,
+                                     .rank = bias ? 1 : 2,
                                      .rows = s->shape[1] / parts,
-                                     .cols = s->shape[2],
+                                     .cols = bias ? 1 : s->shape[2],
                                      .file = s->file,
                                      .offset = s->offset + (e * parts + p) * size,
                                      .size = size};
-            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e, ".weight", name);
+            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e,
+                             bias ? ".bias" : ".weight", name);
             if (add_named(m, name, t, err) < 0)
                 return -1;
         }

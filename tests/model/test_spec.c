@@ -550,6 +550,8 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
         {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"helium\" are not"},
         {HELIUM, "{}, result: {kind: merged}", NULL},
+        {FOLDERS "gpt-oss/config", "{}, result: {kind: gguf}",
+         "result.kind: gguf: models of type \"gpt_oss\" are not"},
         {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
         {"tiny-qwen2", "{}, placement: {stages: 9}",
          "placement.stages: is 9, and this model has 4 layers, which with embedding and head make at most 6"},
