@@ -50,7 +50,11 @@ json_t *document_parse(const char *path, const char *text, size_t size, struct e
     if (json_is_object(value) || json_is_array(value))
         return value;
     json_decref(value);
-    return yaml_parse(text, size, err);
+    value = yaml_parse(text, size, err);
+    if (!json_is_null(value))
+        return value;
+    json_decref(value);
+    return json_object();
 }
 
 json_t *document_load(const char *path, size_t bytes_max, struct err *err)

@@ -2,7 +2,8 @@
  *
  * A file whose name ends in ".json" (in any case) must be JSON. Every other file is YAML, but a text that is
  * valid JSON has its JSON value, because YAML reads "\ud83d\ude00", U+0085 and lines of 100 KiB differently
- * or not at all.
+ * or not at all. Where it says nothing, as a configuration whose keys are all commented out, or null, it is
+ * an empty mapping.
  */
 #ifndef MOTLEY_COMMON_DOCUMENT_H
 #define MOTLEY_COMMON_DOCUMENT_H
