@@ -17,6 +17,7 @@
 #define BETTER_LEAST 0.005 /* smallest difference, as a share of the step, that counts */
 /* bytes, a page; a smaller shortage stands for "no cut was found" and is not printed */
 #define LACKS_LEAST 4096.0
+#define BOUND_APART 1.02 /* least ratio of the used devices' bound to all devices' one that is printed */
 #define NAME_WIDTH_MAX 40
 #define HOLDS_WIDTH_MAX 48
 
@@ -74,7 +75,7 @@ static int head_print(struct print *p, const json_t *a)
     char step[32], found[32], micro[48], rows[48];
     const json_t *from = json_object_get(a, "from"), *warnings = json_object_get(a, "warnings");
     const char *words = text(a, "words");
-    double bound = number(a, "lower_bound_s"), step_s = number(a, "step_s"),
+    double bound = number(a, "lower_bound_s"), used = number(a, "used_bound_s"), step_s = number(a, "step_s"),
            most = number(a, "micro_batch_rows");
     if (buf_printf(p->out, p->err, "%s\n", *words ? words : text(a, "verdict")) < 0 ||
         (from && buf_printf(p->out, p->err, "%s\n", text(from, "words")) < 0))
@@ -91,8 +92,13 @@ static int head_print(struct print *p, const json_t *a)
                    most > 1 ? "up to " : "", count_text(rows, most, "row")) < 0)
         return -1;
     if (bound > 0 && step_s > 0 &&
-        buf_printf(p->out, p->err, "; lower bound %s per step (this plan: %.2f times that)",
+        buf_printf(p->out, p->err, "; lower bound %s per step (this plan: %.2f times that",
                    units_seconds(step, bound), step_s / bound) < 0)
+        return -1;
+    if (used > BOUND_APART * bound &&
+        buf_printf(p->out, p->err, ", %.2f times that of the devices it uses", step_s / used) < 0)
+        return -1;
+    if (bound > 0 && step_s > 0 && buf_printf(p->out, p->err, ")") < 0)
         return -1;
     if (number(a, "plan_s") > 0 &&
         buf_printf(p->out, p->err, "; search took %s", units_seconds(found, number(a, "plan_s"))) < 0)

@@ -89,8 +89,9 @@ struct plan_answer {
     uint64_t parameters, trained;
     char method[160]; /* the training method: "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
-    double plan_s; /* seconds that planning took; the library has no clock, so the caller sets it before
-                      printing */
+    double used_bound_s; /* the lower bound of the devices that the plan uses; 0: there is no plan */
+    double plan_s;       /* seconds that planning took; the library has no clock, so the caller sets it before
+                            printing */
     uint64_t shortfall_bytes; /* if nothing fits: bytes that are missing on all ranks together, in the
                                  placement that lacks the fewest */
     uint32_t alternative_count;

@@ -115,6 +115,23 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
     return rested;
 }
 
+/* Returns the lower bound of a step on the plan's devices alone, which is how much of the distance to the
+ * lower bound is due to those left out. */
+static int used_bound(const struct problem *p, struct plan_answer *a, struct err *err)
+{
+    struct problem used = *p;
+    if (!a->plan)
+        return 0;
+    used.usable = calloc(p->device_count, sizeof(*used.usable));
+    if (!used.usable)
+        return err_set(err, ERR_NOMEM, "out of memory for a plan's devices");
+    for (uint32_t r = 0; r < a->plan->rank_count; r++)
+        used.usable[cluster_device_find(p->cluster, a->plan->ranks[r].device)] = true;
+    a->used_bound_s = fmin(bound_time(&used), a->step_s);
+    free(used.usable);
+    return 0;
+}
+
 /* Returns the largest relative error of the measured times of the candidate's devices, from noise while they
  * were measured; 0: the candidate does not recompute, or the machines were quiet. */
 static double recompute_noise(const struct problem *p, const struct candidate *c)
@@ -192,7 +209,7 @@ static int answer_fill(struct plan_request *q)
         if (!q->options->from && rivals_fill(p, &q->found, q->options->rivals, a, q->err) < 0)
             return -1;
     }
-    return answer_words(p, q->found.shortage, a, q->err);
+    return used_bound(p, a, q->err) < 0 ? -1 : answer_words(p, q->found.shortage, a, q->err);
 }
 
 /* If the plan is not the fastest one found, appends to the answer's words a sentence like "The fastest found

@@ -50,6 +50,9 @@ static void a_device_costs_little_where_the_network_costs_nothing(void **state)
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
         assert_non_null(answer->plan);
         assert_int_equal(answer->plan->rank_count + answer->left_out_count, count);
+        /* Fewer devices take longer, and the plan is on them. */
+        assert_true(answer->used_bound_s >= answer->lower_bound_s && answer->used_bound_s <= answer->step_s);
+        assert_true(answer->left_out_count > 0 || answer->used_bound_s == answer->lower_bound_s);
         for (uint32_t i = 0; i < answer->left_out_count; i++) {
             const struct plan_left_out *line = &answer->left_out[i];
             double ratio = line->step_s_with / answer->step_s;

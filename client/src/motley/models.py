@@ -132,6 +132,7 @@ class PlanAnswer(Answered):
     step_s: float | None = None
     tokens_per_s: float | None = None
     lower_bound_s: float | None = None
+    used_bound_s: float | None = None  # the same bound for the devices of the plan alone
     plan_s: float | None = None
     ranks: list[PlanRank] | None = None
     alternatives: list[PlanAlternative] | None = None
