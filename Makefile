@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build install deb tarball tarball-check package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide slurm-check clean
+.PHONY: build install deb tarball tarball-check package-check image image-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide slurm-check clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -38,6 +38,16 @@ tarball:
 tarball-check: build
 	@tools/packages.sh distributions
 	@tools/tarball_check.sh
+
+# OCI images of the packages, on a base made here: build/image. As root.
+image: deb
+	@tools/packages.sh image
+	@tools/image.sh
+
+# As root, after that: containers of them train, as deploy/image/compose.yaml and deploy/kubernetes say.
+image-check:
+	@tools/packages.sh image
+	@tools/image_check.sh
 
 # In a bare root alone: what `make deb` made is installed, trains, and is purged.
 package-check:

@@ -5,7 +5,7 @@
 #   tools/packages.sh gpu      adds what compiles GPU kernels into the build, as all do where a card is
 #   tools/packages.sh deb      adds what `make deb` needs
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
-#   tools/packages.sh distributions   what makes bare roots of Debian, alone
+#   tools/packages.sh distributions   what makes bare roots of Debian, alone;  tools/packages.sh image: images, and runs them
 # Every name is one in Debian 12 and in Debian 13.
 set -euo pipefail
 
@@ -22,6 +22,7 @@ deb) packages+=("${gpu[@]}" debhelper lintian) ;;
 lint) packages+=(clang-format-19 clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-19 libclang-rt-19-dev) ;;
 distributions) packages=(debootstrap git util-linux) ;;
+image) packages=(mmdebstrap buildah podman crun catatonit containernetworking-plugins docker-compose python3-venv python3-yaml util-linux) ;;
 esac
 # Where there is a card, a build without its kernels would leave it idle.
 if [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then

@@ -258,6 +258,24 @@ def the_server_runs_within_its_unit():
     return None
 
 
+def containers_are_of_this_release_and_the_configuration_is_read():
+    """The agent's file as it is shipped, all of it commented out, is one; images that manifests name are those that make image makes."""
+    with open(os.path.join(SOURCE, "CMakeLists.txt"), encoding="utf-8") as handle:
+        release = re.search(r"project\(motley VERSION (\S+)", handle.read())[1]
+    named = []
+    for folder, _, files in os.walk(DEPLOY):
+        for name in files:
+            with open(os.path.join(folder, name), encoding="utf-8") as handle:
+                named += re.findall(r"^\s*image: (\S+)", handle.read(), re.MULTILINE)
+    expect(set(named) == {f"localhost/motley-server:{release}", f"localhost/motley-agent:{release}"}, f"of release {release}: {named}")
+    done = subprocess.run(["sh", "-n", os.path.join(DEPLOY, "image", "entrypoint")], capture_output=True, text=True, timeout=20, check=False)
+    expect(done.returncode == 0, done.stderr)
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run([os.path.join(BIN, "motley-agent"), "--doctor=json", "--home", home, "--config", os.path.join(DEPLOY, "etc", "agent.yaml")],
+                              capture_output=True, text=True, timeout=60, check=False)
+    expect("configuration" not in done.stderr and done.stdout.startswith("["), done.stdout + done.stderr)
+
+
 SYSTEMD = "/lib/systemd/systemd"
-main(each_unit_is_confined, each_set_of_system_calls_is_known, nothing_runs_as_root_and_no_token_is_on_a_command_line, a_restart_of_the_agent_leaves_its_workers_alone,
+main(containers_are_of_this_release_and_the_configuration_is_read, each_unit_is_confined, each_set_of_system_calls_is_known, nothing_runs_as_root_and_no_token_is_on_a_command_line, a_restart_of_the_agent_leaves_its_workers_alone,
      the_server_runs_within_its_unit)
