@@ -8,11 +8,12 @@ SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (t
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
 GPU_TARGETS := .*
+# A compiler that nobody here has seen may warn of what none did before: WERROR=ON, as .ci/run says, ends the build for it.
 test test-page schema-check: GPU_TARGETS := $(TEST_GPU_TARGETS)
 
 build:
 	@tools/packages.sh
-	@cmake --preset release -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS="$(GPU_TARGETS)" --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --preset release -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS="$(GPU_TARGETS)" $(if $(WERROR),-DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)) --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
 	@mv build.log build/configure.log
 	@cmake --build build -j $(JOBS) >build/compile.log 2>&1 || { tail -n 60 build/compile.log; exit 1; }
 

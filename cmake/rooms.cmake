@@ -28,7 +28,7 @@ endif()
 
 add_library(motley_flags INTERFACE)
 target_compile_options(motley_flags INTERFACE
-  -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+  -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
   -Wvla -Wundef -Wwrite-strings -fno-common -fstack-protector-strong -fvisibility=hidden)
 target_compile_definitions(motley_flags INTERFACE _GNU_SOURCE)
 target_include_directories(motley_flags INTERFACE ${CMAKE_SOURCE_DIR})

@@ -19,9 +19,10 @@ pods() { podman kube play --network host "$@" >>"$work/pods.log" 2>&1 || { tail 
 clean() {
     (cd "$work" && docker-compose -p motleycheck down -t 5 -v) >/dev/null 2>&1 || true
     kill "$service" || true
-    podman kube play --down "$work/server.yaml" >/dev/null 2>&1 || true
-    podman kube play --down "$work/agents.yaml" >/dev/null 2>&1 || true
-    podman volume rm -f motley-server motley-join >/dev/null 2>&1 || true
+    for pod in motley-server-pod-0 motley-daemonset motley-job; do
+        podman pod rm -f "$pod" >/dev/null 2>&1 || true
+    done
+    podman volume rm -f motley-server >/dev/null 2>&1 || true
     rm -rf "$work"
 }
 trap clean EXIT
@@ -85,15 +86,16 @@ server=$(podman ps --format '{{.Names}}' | grep '^motley-server.*-server$')
 until_says 60 DISK-FREE podman exec "$server" motley nodes
 token=$(podman exec "$server" motley join-token --uses 2 2>/dev/null) python3 - deploy/kubernetes/agent.yaml deploy/kubernetes/agent-job.yaml \
     >"$work/agents.yaml" <<'PYTHON'
-import base64, os, sys, yaml
-documents = [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "motley-join"}, "data": {"token": base64.b64encode(os.environ["token"].encode()).decode()}}]
+import os, sys, yaml
+documents = []
 for path in sys.argv[1:]:
     made = yaml.safe_load(open(path))
     spec = made["spec"]["template"]["spec"]
     container = spec["containers"][0]
-    for variable in container["env"]:
-        if "value" in variable:
-            variable["value"] = "https://localhost:8443"
+    # podman 4.3 cannot read what it makes of a secret
+    container["env"] = [{"name": v["name"], "value": os.environ["token"] if "valueFrom" in v else "https://localhost:8443"} for v in container["env"]]
+    if "args" in container:  # on the host's network both pods have the host's name
+        container["args"][0] = container["args"][0].replace('"until', '"name: hours\nuntil')
     del container["resources"]  # there are no cards, nor their plugin
     spec.pop("nodeSelector", None)
     for volume in spec["volumes"]:
@@ -102,7 +104,7 @@ for path in sys.argv[1:]:
 print(yaml.safe_dump_all(documents))
 PYTHON
 pods "$work/agents.yaml"
-until_says 60 '2' sh -c "podman exec $server motley nodes | grep -c ' alive '"
+until_says 60 2 sh -c "podman exec $server motley nodes | grep -c ' alive '"
 podman exec "$server" motley nodes
 train "$server" played
 say "kubernetes: $(grep -o 'job succeeded' "$work/played.log")"

@@ -165,11 +165,7 @@ KERNEL(rmsnorm_backward, 256)
 
 FUNCTION struct four four_of(float a, float b, float c, float d)
 {
-    struct four x;
-    x.v[0] = a;
-    x.v[1] = b;
-    x.v[2] = c;
-    x.v[3] = d;
+    struct four x = {{a, b, c, d}};
     return x;
 }
 
