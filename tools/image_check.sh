@@ -94,12 +94,11 @@ for path in sys.argv[1:]:
     container = spec["containers"][0]
     # podman 4.3 cannot read what it makes of a secret
     container["env"] = [{"name": v["name"], "value": os.environ["token"] if "valueFrom" in v else "https://localhost:8443"} for v in container["env"]]
-    if "args" in container:  # on the host's network both pods have the host's name
-        container["args"][0] = container["args"][0].replace('"until', '"name: hours\nuntil')
     del container["resources"]  # there are no cards, nor their plugin
     spec.pop("nodeSelector", None)
-    for volume in spec["volumes"]:
-        volume.pop("hostPath", None) and volume.update(emptyDir={})
+    # podman takes volumes of one name for one
+    spec["volumes"] = [{"name": made["kind"].lower(), "emptyDir": {}}]
+    container["volumeMounts"][0]["name"] = made["kind"].lower()
     documents.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "motley-" + made["kind"].lower()}, "spec": spec})
 print(yaml.safe_dump_all(documents))
 PYTHON
