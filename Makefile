@@ -6,7 +6,7 @@ SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (t
 .PHONY: build install deb tarball tarball-check package-check image image-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide slurm-check clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
-TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
+TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1100
 GPU_TARGETS := .*
 # A compiler that nobody here has seen may warn of what none did before: WERROR=ON, as .ci/run says, ends the build for it.
 test test-page schema-check: GPU_TARGETS := $(TEST_GPU_TARGETS)

@@ -13,8 +13,9 @@ set(gpu_code_targets
   hip:gfx942:elf4:f16+bf16 hip:gfx950:elf4:f16+bf16
   hip:gfx1010:elf4:none hip:gfx1030:elf4:none hip:gfx1031:elf4:none hip:gfx1032:elf4:none hip:gfx1033:elf4:none
   hip:gfx1034:elf4:none hip:gfx1035:elf4:none hip:gfx1036:elf4:none
-  hip:gfx1100:elf4:none hip:gfx1101:elf4:none hip:gfx1102:elf4:none hip:gfx1103:elf4:none
-  hip:gfx1150:elf4:none hip:gfx1151:elf4:none hip:gfx1152:elf4:none hip:gfx1200:elf4:none hip:gfx1201:elf4:none)
+  hip:gfx1100:elf4:f16+bf16 hip:gfx1101:elf4:f16+bf16 hip:gfx1102:elf4:f16+bf16 hip:gfx1103:elf4:f16+bf16
+  hip:gfx1150:elf4:f16+bf16 hip:gfx1151:elf4:f16+bf16 hip:gfx1152:elf4:f16+bf16
+  hip:gfx1200:elf4:f16+bf16 hip:gfx1201:elf4:f16+bf16)
 set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
 set(gpu_code_look ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/look.cu)
 set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)

@@ -1,8 +1,10 @@
-/* Tests attention by matrix units in both layouts, with every access checked, and in launches of a row each.
+/* Tests attention by matrix units in all layouts, with every access checked, and in launches of a row each.
  */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
         {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
+        {.kind = "emulated", .group = 3, .isa = "rdna3,checks"},                                             \
+        {.kind = "emulated", .group = 3, .isa = "rdna4,checks"},                                             \
         {.kind = "emulated", .group = 1, .isa = "warp32,watchdog"}
 #include "engine/cases_units.h"
 #include "engine/gpu/gpu.h"

@@ -21,7 +21,8 @@ PTX = {"head": re.compile(r"\.entry (\w+)"), "access": re.compile(r"^\s*(?:@\S+ 
        "jump": re.compile(r"\bbra(?:\.uni)?\s+(?P<to>\$\w+)"), "conditional": re.compile(r"^\s*@"), "end": re.compile(r"^\s*ret;")}
 AMD = {"head": re.compile(r"^[0-9a-f]+ <(\w+)>:"), "access": re.compile(r"^\s*((?:flat|global|scratch|buffer)_\w+)"),
        "generic": re.compile(r"flat_"), "wide": re.compile(r"global_(?:load|store)_(?:dwordx4|b128)"), "barrier": re.compile(r"\bs_barrier"),
-       "units": re.compile(r"\bv_mfma"), "load": re.compile(r"^\s*global_load"), "wait": re.compile(r"s_waitcnt.*vmcnt\(0\)"),
+       "units": re.compile(r"\bv_(?:mfma|wmma)"), "load": re.compile(r"^\s*global_load"),
+       "wait": re.compile(r"s_waitcnt.*vmcnt\(0\)|s_wait_loadcnt 0x0|s_wait_loadcnt_dscnt 0x[0-9a-f]{1,2}\b"),
        "place": re.compile(r"// ([0-9A-F]{12}):"), "jump": re.compile(r"^\s*s_c?branch\w* (?P<to>\d+)"),
        "conditional": re.compile(r"s_cbranch"), "end": re.compile(r"s_endpgm")}
 
@@ -155,6 +156,12 @@ def crowded(path, matrix):
             yield f"{name} has {count['vgpr_count']} vector registers: two blocks do not share a compute unit"
 
 
+def told_units():
+    """{architecture: the matrix units that the host is told of}, of the objects in this build"""
+    with open(os.path.join(BUILD, "objects.c"), encoding="utf-8") as handle:
+        return dict(re.findall(r'\.arch = "(\w+)", \.form = "\w*", \.matrix = ([^,]*),', handle.read()))
+
+
 def disassembled(path):
     tool = llvm_tool("llvm-objdump")
     if not tool:
@@ -173,9 +180,9 @@ def unexplained():
 
 
 def main():
-    names = sorted(name for name in os.listdir(BUILD) if re.fullmatch(r"(sm_|gfx)\w+", name)) if os.path.isdir(BUILD) else []
-    bad, read = unexplained() if names else [], []
-    for name in names:
+    told = told_units() if os.path.exists(os.path.join(BUILD, "objects.c")) else {}
+    bad, read = unexplained() if told else [], []
+    for name in sorted(told):
         path = os.path.join(BUILD, name)
         if name.startswith("sm_"):
             with open(path, encoding="ascii") as handle:
@@ -191,6 +198,8 @@ def main():
         found = accesses(lines, words)
         read.append(f"{name} ({sum(map(len, found.values()))} accesses in {len(found)} kernels)")
         bad += [f"{name}: {fault}" for fault in (*faults(found, words), *late(lines, words))]
+        if any(words["units"].search(line) for line in lines) != (told[name] != "0"):
+            bad.append(f"{name}: the host is told of other matrix units than its code has: {told[name]}")
         if words is AMD and llvm_tool("llvm-readelf"):
             bad += [f"{name}: {fault}" for fault in crowded(path, name in ("gfx90a", "gfx942"))]
     for fault in bad:

@@ -354,7 +354,7 @@ static int bed_launch(struct bed *bed, const struct plant *plant, uint32_t warp_
 {
     const struct gpu_dims blocks = {plant->blocks == 0 ? 1 : plant->blocks, 1, 1};
     bed->args.planted = planted;
-    return emulated_launch(&bed->memory, &plant->function, warp_size, blocks, plant->function.threads,
+    return emulated_launch(&bed->memory, &plant->function, warp_size, 0, blocks, plant->function.threads,
                            &bed->args, err);
 }
 

@@ -3,8 +3,11 @@
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
         {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
+        {.kind = "emulated", .group = 1, .isa = "rdna3,checks"},                                             \
+        {.kind = "emulated", .group = 1, .isa = "rdna4,checks"},                                             \
         {.kind = "emulated", .group = 3, .isa = "warp32,checks,plain"}
 #include "engine/cases_packed.h"
+#include "engine/cases_rounded.h"
 #include "engine/gpu/gpu.h"
 #include "engine/large_product.h"
 
@@ -23,11 +26,22 @@ static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **s
     cases_run(packed_cases, sizeof(packed_cases) / sizeof(*packed_cases), 30);
 }
 
-/* Tests matrix units of both layouts, and fp32 on a card without matrix units. */
+/* Tests matrix units of all layouts, and fp32 on a card without matrix units. */
 static void products_in_16_bits_round_their_operands_once(void **state)
 {
     (void)state;
     cases_run(packed_rounded_cases, sizeof(packed_rounded_cases) / sizeof(*packed_rounded_cases), 10);
+}
+
+/* Outer products among them: an expert's rows are their terms. */
+static void plain_products_and_those_of_experts_round_likewise(void **state)
+{
+    static const char *const names[] = {"gemm_rounded", "gemm_grouped_rounded"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rounded_cases) / sizeof(*rounded_cases); i++)
+        for (int n = 0; n < 2; n++)
+            if (strcmp(rounded_cases[i].name, names[n]) == 0)
+                cases_run(&rounded_cases[i], 1, 12);
 }
 
 static void what_a_device_cannot_multiply_is_not_taken(void **state)
@@ -89,6 +103,8 @@ static void large_products_are_their_definition(void **state)
     large_product("warp64", DTYPE_F16, false);
     large_product("warp32", DTYPE_F16, true);
     large_product("warp64", DTYPE_BF16, true);
+    large_product("rdna3", DTYPE_BF16, false);
+    large_product("rdna4", DTYPE_F16, true);
 }
 
 /* A card that drives a display ends kernels that run for seconds. A product that would is launched in parts
@@ -233,6 +249,9 @@ static void rows_out_of_line_give_the_same_bits(void **state)
     spread_product("warp32", 1030, 1027, 36, DTYPE_BF16); /* tiles of 128 × 128 */
     spread_product("warp64", 20, 132, 1028, DTYPE_F16);   /* 32 × 128, in pieces */
     spread_product("warp32", 200, 24, 1028, DTYPE_BF16);  /* 128 × 32, in pieces */
+    spread_product("rdna3", 1030, 1027, 36, DTYPE_F16);
+    spread_product("rdna3", 200, 24, 1028, DTYPE_BF16);
+    spread_product("rdna4", 20, 132, 1028, DTYPE_BF16);
 }
 
 static void large_packed_products_have_the_bits_of_unpacked_ones(void **state)
@@ -240,6 +259,8 @@ static void large_packed_products_have_the_bits_of_unpacked_ones(void **state)
     (void)state;
     large_packed("warp32", PACK_BF16, DTYPE_BF16);
     large_packed("warp64", PACK_NF4, DTYPE_F16);
+    large_packed("rdna3", PACK_NF4, DTYPE_BF16);
+    large_packed("rdna4", PACK_BF16, DTYPE_BF16);
     large_packed("warp32", PACK_Q8_0, DTYPE_F16);
     large_packed("warp64,plain", PACK_NF4, DTYPE_BF16);
 }
@@ -406,6 +427,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_packed_weights_are_those_of_the_unpacked_ones),
         cmocka_unit_test(products_in_16_bits_round_their_operands_once),
+        cmocka_unit_test(plain_products_and_those_of_experts_round_likewise),
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(long_products_come_in_parts_where_a_watchdog_runs),

@@ -17,7 +17,7 @@ struct emulated_near {
 
 /* The running fiber's state. A launch runs on one host thread. */
 struct emulated_thread {
-    uint32_t thread, block_x, block_y, block_z, blocks_x, warp_size;
+    uint32_t thread, block_x, block_y, block_z, blocks_x, warp_size, rdna;
     /* Without a shadow, most accesses need only the following. `near` is indexed by (address / 4096) %
      * EMULATED_NEAR; pages and addresses translate an address to the host's; block_units has, for each unit
      * of shared memory, how many of its bytes belong to an array. All are empty if accesses are checked by a
@@ -131,6 +131,10 @@ FUNCTION uint32_t blocks_x(void)
 FUNCTION uint32_t warp_size(void)
 {
     return emulated_now.warp_size;
+}
+FUNCTION uint32_t rdna(void)
+{
+    return emulated_now.rdna;
 }
 FUNCTION uint32_t lane(void)
 {

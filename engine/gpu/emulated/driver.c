@@ -1,12 +1,13 @@
 /* The emulated driver. Queues are host threads, so they really overlap, and faults can be injected.
  *
- * Options are separated by commas: warp32 or warp64 (default warp32); plain (a card without matrix units);
- * zeros (copies into another process's memory succeed and deliver zeros); watchdog (it ends long kernels, and
- * is so slow that nearly all are); checks (checks who accesses what); and faults, each at the N-th call of
- * its kind on a context. nomem=N fails an allocation, launch=N a launch; lost=N loses the context at a
- * launch, ecc=N reports an uncorrectable memory error at a launch; record=N fails a recording. hold=N pauses
- * the copy into another process's memory half way: it waits until somebody opens the FIFO named by
- * MOTLEY_EMULATED_HOLD for reading, and then until somebody opens it for writing.
+ * Options are separated by commas: warp32 or warp64 (default warp32); rdna3 or rdna4 (warps of 32, and the
+ * matrix units of that generation); plain (a card without matrix units); zeros (copies into another process's
+ * memory succeed and deliver zeros); watchdog (it ends long kernels, and is so slow that nearly all are);
+ * checks (checks who accesses what); and faults, each at the N-th call of its kind on a context. nomem=N
+ * fails an allocation, launch=N a launch; lost=N loses the context at a launch, ecc=N reports an
+ * uncorrectable memory error at a launch; record=N fails a recording. hold=N pauses the copy into another
+ * process's memory half way: it waits until somebody opens the FIFO named by MOTLEY_EMULATED_HOLD for
+ * reading, and then until somebody opens it for writing.
  *
  * Options come from device_options.isa and then from MOTLEY_EMULATED in the environment, or from the file
  * that it names as @PATH, which is read for each context. The environment serves tests of whole services.
@@ -37,7 +38,7 @@ struct gpu_library {
 
 /* The emulated device's options, parsed from their text. */
 struct driver_options {
-    uint32_t warp_size;
+    uint32_t warp_size, rdna; /* rdna: as in the kernels' dialect */
     bool checks, plain, zeros, watchdog;
     uint64_t faults[FAULTS]; /* number of the call that fails; 0: none */
 };
@@ -169,6 +170,8 @@ static int option_read(struct driver_options *settings, const char *text, size_t
         settings->warp_size = 32;
     else if (length == 6 && strncmp(text, "warp64", 6) == 0)
         settings->warp_size = 64;
+    else if (length == 5 && (strncmp(text, "rdna3", 5) == 0 || strncmp(text, "rdna4", 5) == 0))
+        settings->rdna = (uint32_t)(text[4] - '0');
     else if (length == 6 && strncmp(text, "checks", 6) == 0)
         settings->checks = true;
     else if (length == 5 && strncmp(text, "plain", 5) == 0)
@@ -180,8 +183,8 @@ static int option_read(struct driver_options *settings, const char *text, size_t
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(
             err, ERR_INVALID,
-            "emulated device: option '%.*s' is none of warp32, warp64, plain, zeros, watchdog, checks, "
-            "nomem=N, launch=N, lost=N, ecc=N, record=N, hold=N",
+            "emulated device: option '%.*s' is none of warp32, warp64, rdna3, rdna4, plain, zeros, "
+            "watchdog, checks, nomem=N, launch=N, lost=N, ecc=N, record=N, hold=N",
             (int)length, text);
     return 0;
 }
@@ -383,8 +386,8 @@ static int launch_run(struct gpu_context *context, const struct queue_command *c
         return err_set(err, ERR_DEVICE_LOST, "the emulated device fell off its bus (as it was told)");
     if (fault_now(context, FAULT_ECC))
         return err_set(err, ERR_DEVICE_FAULT, "an uncorrectable memory error (as it was told)");
-    return emulated_launch(&context->memory, command->function, context->settings.warp_size, command->blocks,
-                           command->threads, command->args, err);
+    return emulated_launch(&context->memory, command->function, context->settings.warp_size,
+                           context->settings.rdna, command->blocks, command->threads, command->args, err);
 }
 
 static void event_finish(struct gpu_event *event, uint64_t serial)

@@ -77,8 +77,10 @@ struct gpu_function {
 extern const struct gpu_function emulated_functions_any[], emulated_functions_fma[];
 extern const uint32_t emulated_function_count;
 
-/* Runs a launch to its end on the calling thread. ERR_DEVICE_FAULT names the kernel, block and thread. */
+/* Runs a launch to its end on the calling thread. ERR_DEVICE_FAULT names the kernel, block and thread. rdna:
+ * as in the kernels' dialect. */
 int emulated_launch(struct emulated_memory *memory, const struct gpu_function *function, uint32_t warp_size,
-                    struct gpu_dims blocks, uint32_t threads, const void *args, struct err *err);
+                    uint32_t rdna, struct gpu_dims blocks, uint32_t threads, const void *args,
+                    struct err *err);
 
 #endif

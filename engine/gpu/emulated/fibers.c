@@ -392,7 +392,8 @@ static int runner_get(bool checks, struct err *err)
 }
 
 int emulated_launch(struct emulated_memory *memory, const struct gpu_function *function, uint32_t warp_size,
-                    struct gpu_dims blocks, uint32_t threads, const void *args, struct err *err)
+                    uint32_t rdna, struct gpu_dims blocks, uint32_t threads, const void *args,
+                    struct err *err)
 {
     static _Atomic uint32_t launches;
     if (threads == 0 || threads > EMULATED_BLOCK_THREADS_MAX || threads != function->threads)
@@ -409,6 +410,7 @@ int emulated_launch(struct emulated_memory *memory, const struct gpu_function *f
     last_span = (struct emulated_span){0};
     emulated_now = (struct emulated_thread){.blocks_x = blocks.x,
                                             .warp_size = warp_size,
+                                            .rdna = rdna,
                                             .pages = memory->pages,
                                             .addresses = (uintptr_t)memory->addresses,
                                             .block_memory = runner->block_memory,

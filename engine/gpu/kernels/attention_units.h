@@ -9,11 +9,6 @@
 
 #include "engine/gpu/kernels/fragment.h"
 
-/* Eight 16-bit values, read in one access. */
-struct __attribute__((aligned(16))) attention_eight {
-    uint32_t w[4];
-};
-
 /* Rows of tiles are 36 words apart, so that the lanes of a fragment use different banks. */
 enum {
     ATTENTION_UNITS_EIGHTS = 9, /* eights in a row: 64 values and one eight as padding */
@@ -24,7 +19,7 @@ enum {
 /* The part of a tile that this thread copies: row thread / 8 and the row 32 below it, columns from 8 (thread
  * % 8) on. */
 struct attention_values {
-    struct attention_eight row[2];
+    struct fragment_eight row[2];
 };
 
 /* First row and column of the warp's part of a tile. */
@@ -46,19 +41,21 @@ FUNCTION uint32_t attention_units_along(uint32_t j, uint32_t r)
 }
 
 /* The column, in the tile, of a lane's value r of fragment j, in a product whose right operand is read across
- * its rows (left * right): fragments j and j + 1, for even j, together have 2 fragment_columns() columns. */
+ * its rows (left * right). */
 FUNCTION uint32_t attention_units_across(uint32_t j, uint32_t r)
 {
-    return attention_units_column() + j / 2 * 2 * fragment_columns() + 2 * fragment_column(r) + j % 2;
+    const uint32_t group = fragment_across() == 4 ? j % 2 : j / 2,
+                   odd = fragment_across() == 4 ? j / 2 : j % 2;
+    return attention_units_column() + group * 2 * fragment_columns() + 2 * fragment_column(r) + odd;
 }
 
 /* The eight values that begin `bytes` after the matrix's address. */
-FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struct attention_matrix *m,
-                                                   uint32_t bytes)
+FUNCTION struct fragment_eight attention_eight_at(uint32_t element, const struct attention_matrix *m,
+                                                  uint32_t bytes)
 {
-    struct attention_eight eight;
+    struct fragment_eight eight;
     if (m->as != ELEMENT_F32)
-        return LOAD(POINTER(const struct attention_eight, m->at + bytes), 0);
+        return LOAD(POINTER(const struct fragment_eight, m->at + bytes), 0);
     struct four low = LOAD(POINTER(const struct four, m->at + bytes), 0);
     struct four high = LOAD(POINTER(const struct four, m->at + bytes), 1);
     eight.w[0] = fragment_pair(element, low.v[0], low.v[1]);
@@ -91,7 +88,7 @@ FUNCTION struct attention_values attention_fetch(uint32_t element, const struct 
     return part;
 }
 
-FUNCTION void attention_store_tile(struct attention_eight *tile, const struct attention_values *part)
+FUNCTION void attention_store_tile(struct fragment_eight *tile, const struct attention_values *part)
 {
     uint32_t at = thread() / 8 * ATTENTION_UNITS_EIGHTS + thread() % 8;
     PUT(tile, at, part->row[0]);
@@ -99,50 +96,54 @@ FUNCTION void attention_store_tile(struct attention_eight *tile, const struct at
 }
 
 /* Loads the warp's 16 rows of a tile as the left operand. */
-FUNCTION void attention_left(struct attention_eight *tile, uint32_t left[4][4])
+FUNCTION void attention_left(struct fragment_eight *tile, uint32_t left[4][4])
 {
     uint32_t *from = (uint32_t *)tile + attention_units_row() * ATTENTION_UNITS_LD;
     UNROLL
     for (uint32_t k = 0; k < 4; k++)
-        fragment_take_a(from, 8 * k, ATTENTION_UNITS_LD, 0, 0, 0, left[k]);
+        fragment_take_kept(from, 8 * k, ATTENTION_UNITS_LD, left[k]);
 }
 
 /* sums += left * right^T: each row of the right tile is a column of the product. */
-FUNCTION void attention_multiply_along(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
+FUNCTION void attention_multiply_along(uint32_t element, uint32_t left[4][4], struct fragment_eight *right,
                                        float sums[4][4])
 {
     uint32_t *from = (uint32_t *)right + attention_units_column() * ATTENTION_UNITS_LD;
     UNROLL
     for (uint32_t k = 0; k < 4; k++) {
+        uint32_t a[FRAGMENT_A];
+        fragment_of_kept(left[k], a);
         UNROLL
         for (uint32_t j = 0; j < 4; j += 2) {
-            uint32_t b[2][2], row = j * fragment_columns();
+            uint32_t b[2][FRAGMENT_B], row = j * fragment_columns();
             fragment_take_b(from, row * ATTENTION_UNITS_LD + 8 * k, ATTENTION_UNITS_LD, 0, 0, 0, 2, b);
-            fragment_multiply(element, left[k], b[0], sums[j]);
-            fragment_multiply(element, left[k], b[1], sums[j + 1]);
+            fragment_multiply(element, a, b, 2, &sums[j]);
         }
     }
 }
 
 /* sums += left * right: the rows of the right tile are the terms. */
-FUNCTION void attention_multiply_across(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
+FUNCTION void attention_multiply_across(uint32_t element, uint32_t left[4][4], struct fragment_eight *right,
                                         float sums[4][4])
 {
     uint32_t *from = (uint32_t *)right + attention_units_column() / 2;
     UNROLL
     for (uint32_t k = 0; k < 4; k++) {
+        uint32_t a[FRAGMENT_A];
+        fragment_of_kept(left[k], a);
         UNROLL
-        for (uint32_t j = 0; j < 4; j += 2) {
-            uint32_t even[2], odd[2];
+        for (uint32_t j = 0; j < 4; j += fragment_across()) {
+            uint32_t b[4][FRAGMENT_B];
             fragment_take_across(from, 16 * k * ATTENTION_UNITS_LD + j * fragment_columns() / 2,
-                                 ATTENTION_UNITS_LD, even, odd);
-            fragment_multiply(element, left[k], even, sums[j]);
-            fragment_multiply(element, left[k], odd, sums[j + 1]);
+                                 ATTENTION_UNITS_LD, b);
+            UNROLL
+            for (uint32_t i = 0; i < fragment_across(); i += 2)
+                fragment_multiply(element, a, &b[i], 2, &sums[j + i]);
         }
     }
 }
 
-FUNCTION void attention_along(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
+FUNCTION void attention_along(uint32_t element, uint32_t left[4][4], struct fragment_eight *right,
                               float sums[4][4])
 {
     if (element == ELEMENT_F16)
@@ -151,7 +152,7 @@ FUNCTION void attention_along(uint32_t element, uint32_t left[4][4], struct atte
         attention_multiply_along(ELEMENT_BF16, left, right, sums);
 }
 
-FUNCTION void attention_across(uint32_t element, uint32_t left[4][4], struct attention_eight *right,
+FUNCTION void attention_across(uint32_t element, uint32_t left[4][4], struct fragment_eight *right,
                                float sums[4][4])
 {
     if (element == ELEMENT_F16)
@@ -161,7 +162,7 @@ FUNCTION void attention_across(uint32_t element, uint32_t left[4][4], struct att
 }
 
 /* Writes the warp's part of a product of rows with rows (left * right^T) to a tile, rounded. */
-FUNCTION void attention_units_put(uint32_t element, struct attention_eight *tile, float values[4][4])
+FUNCTION void attention_units_put(uint32_t element, struct fragment_eight *tile, float values[4][4])
 {
     UNROLL
     for (uint32_t j = 0; j < 4; j++) {
@@ -211,15 +212,19 @@ struct attention_running {
 /* Maximum and sum over the lanes that share rows. */
 FUNCTION float attention_lanes_max(float x)
 {
-    for (uint32_t mask = fragment_lanes() / 2; mask > 0; mask /= 2)
-        x = math_max(x, shuffle_xor(x, mask));
+    UNROLL
+    for (uint32_t mask = 16; mask > 0; mask /= 2)
+        if ((mask & fragment_sharing()) != 0)
+            x = math_max(x, shuffle_xor(x, mask));
     return x;
 }
 
 FUNCTION float attention_lanes_sum(float x)
 {
-    for (uint32_t mask = fragment_lanes() / 2; mask > 0; mask /= 2)
-        x += shuffle_xor(x, mask);
+    UNROLL
+    for (uint32_t mask = 16; mask > 0; mask /= 2)
+        if ((mask & fragment_sharing()) != 0)
+            x += shuffle_xor(x, mask);
     return x;
 }
 
@@ -227,15 +232,15 @@ FUNCTION float attention_lanes_sum(float x)
  * threads must call it. */
 FUNCTION void attention_units_share(float *shared, const float mine[4], float other[4])
 {
-    uint32_t half = warp() / 4;
+    const uint32_t half = warp() / 4, each = 4 / fragment_rows();
     UNROLL
-    for (uint32_t i = 0; i < 2; i++)
-        if (lane() % 4 == 0)
-            PUT(shared, half * ATTENTION_ROWS + attention_units_row() + fragment_row(2 * i), mine[i]);
+    for (uint32_t i = 0; i < fragment_rows(); i++)
+        if ((lane() & fragment_sharing()) == 0)
+            PUT(shared, half * ATTENTION_ROWS + attention_units_row() + fragment_row(each * i), mine[i]);
     barrier();
     UNROLL
-    for (uint32_t i = 0; i < 2; i++)
-        other[i] = GET(shared, (1 - half) * ATTENTION_ROWS + attention_units_row() + fragment_row(2 * i));
+    for (uint32_t i = 0; i < fragment_rows(); i++)
+        other[i] = GET(shared, (1 - half) * ATTENTION_ROWS + attention_units_row() + fragment_row(each * i));
 }
 
 /* Adds one tile of keys to the running softmax, like attention_softmax, with the scores in fragments. */
@@ -264,8 +269,9 @@ FUNCTION void attention_units_softmax(const struct attention_shape *a, uint32_t 
         top[i] = attention_lanes_max(top[i]);
     if (warp_size() == 32) {
         attention_units_share(shared, top, other);
-        top[0] = math_max(top[0], other[0]);
-        top[1] = math_max(top[1], other[1]);
+        UNROLL
+        for (uint32_t i = 0; i < fragment_rows(); i++)
+            top[i] = math_max(top[i], other[i]);
     }
     UNROLL
     for (uint32_t i = 0; i < fragment_rows(); i++) {
@@ -286,7 +292,7 @@ FUNCTION void attention_units_start(const struct attention_forward_args *args, u
                                     struct attention_running *running, const uint32_t panels,
                                     float sums[ATTENTION_PANELS_MAX][4][4])
 {
-    const uint32_t first = warp() / 4 == 0 && lane() % fragment_lanes() == 0;
+    const uint32_t first = warp() / 4 == 0 && (lane() & fragment_sharing()) == 0;
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
         attention_begin(args, head, first, &running->greatest[i], &running->sum[i]);
@@ -297,7 +303,7 @@ FUNCTION void attention_units_start(const struct attention_forward_args *args, u
 
 /* Multiplies the earlier sums of one panel by the factor, and adds the weights times a tile of v. */
 FUNCTION void attention_units_gain(uint32_t element, const struct attention_running *running,
-                                   struct attention_eight *weights, struct attention_eight *tile,
+                                   struct fragment_eight *weights, struct fragment_eight *tile,
                                    float sums[4][4])
 {
     const uint32_t each = 4 / fragment_rows();
@@ -324,14 +330,15 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     if (warp_size() == 32) {
         barrier(); /* other warps may still be reading the maxima in `shared` */
         attention_units_share(shared, running->sum, other);
-        running->sum[0] += other[0];
-        running->sum[1] += other[1];
+        UNROLL
+        for (uint32_t i = 0; i < fragment_rows(); i++)
+            running->sum[i] += other[i];
     }
     UNROLL
     for (uint32_t i = 0; i < fragment_rows(); i++) {
         uint32_t row = attention_units_row() + fragment_row(i * each);
         inverse[i] = 1.0f / running->sum[i];
-        if (row < at->count && warp() / 4 == 0 && lane() % fragment_lanes() == 0 && args->lse != 0)
+        if (row < at->count && warp() / 4 == 0 && (lane() & fragment_sharing()) == 0 && args->lse != 0)
             STORE(POINTER(float, args->lse), (uint64_t)(at->begin + at->first + row) * a->heads + head,
                   attention_lse(running->greatest[i], running->sum[i]));
     }
@@ -347,7 +354,7 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
 /* Loads the queries of a tile as the left operand of products, panel by panel, through the two shared tiles
  * in turn. q is attention_own of the queries. Returns the offset of the shared tile to use next. */
 FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct attention_matrix *q,
-                                               uint32_t count, uint32_t width, struct attention_eight *tiles,
+                                               uint32_t count, uint32_t width, struct fragment_eight *tiles,
                                                const uint32_t panels,
                                                uint32_t left[ATTENTION_PANELS_MAX][4][4])
 {
@@ -365,8 +372,8 @@ FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct at
  * is being read. */
 FUNCTION void attention_units_forward(const struct attention_forward_args *args, const uint32_t panels)
 {
-    SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
-    SHARED(struct attention_eight, weights, ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, tiles, 2 * ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, weights, ATTENTION_UNITS_TILE);
     SHARED(float, shared, 2 * ATTENTION_ROWS);
     const struct attention_shape *a = &args->shape;
     const uint32_t head = block_y(), element = attention_element(a), width = a->head_dim;
@@ -420,7 +427,7 @@ FUNCTION void attention_units_forward(const struct attention_forward_args *args,
  * must call it, also those without rows. */
 FUNCTION void attention_units_product(const struct attention_shape *a, const struct attention_matrix *left,
                                       uint32_t lefts, const struct attention_matrix *right, uint32_t rights,
-                                      struct attention_eight *tiles, const uint32_t panels, float sums[4][4])
+                                      struct fragment_eight *tiles, const uint32_t panels, float sums[4][4])
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
     const struct attention_matrix from = attention_own(*left), against = attention_own(*right);
@@ -447,9 +454,9 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
 
 /* sums += weights * rows, panel by panel, where weights has `lefts` rows and `rows` has `count`. All threads
  * must call it. */
-FUNCTION void attention_units_add(const struct attention_shape *a, struct attention_eight *weights,
+FUNCTION void attention_units_add(const struct attention_shape *a, struct fragment_eight *weights,
                                   uint32_t lefts, const struct attention_matrix *rows, uint32_t count,
-                                  struct attention_eight *tile, const uint32_t panels,
+                                  struct fragment_eight *tile, const uint32_t panels,
                                   float sums[ATTENTION_PANELS_MAX][4][4])
 {
     const uint32_t element = attention_element(a), width = a->head_dim;
@@ -525,8 +532,8 @@ FUNCTION struct attention_matrix attention_gradient(struct attention_matrix m, u
 
 FUNCTION void attention_units_queries(const struct attention_backward_args *args, const uint32_t panels)
 {
-    SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
-    SHARED(struct attention_eight, weights, ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, tiles, 2 * ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, weights, ATTENTION_UNITS_TILE);
     SHARED(float, stats, 2 * ATTENTION_ROWS);
     const struct attention_shape *a = &args->shape;
     struct attention_place at = attention_find(a, blocks_x() - 1 - block_x());
@@ -562,8 +569,8 @@ FUNCTION void attention_units_queries(const struct attention_backward_args *args
 
 FUNCTION void attention_units_keys(const struct attention_backward_args *args, const uint32_t panels)
 {
-    SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
-    SHARED(struct attention_eight, weights, ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, tiles, 2 * ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, weights, ATTENTION_UNITS_TILE);
     SHARED(float, stats, 2 * ATTENTION_ROWS);
     const struct attention_shape *a = &args->shape;
     const uint32_t kv = block_y(), group = a->heads / a->kv_heads, element = attention_element(a);
@@ -602,8 +609,8 @@ FUNCTION void attention_units_keys(const struct attention_backward_args *args, c
 /* Computes dv if block_z is 0 and dk if it is 1, like attention_keys_half. */
 FUNCTION void attention_units_keys_half(const struct attention_backward_args *args, const uint32_t panels)
 {
-    SHARED(struct attention_eight, tiles, 2 * ATTENTION_UNITS_TILE);
-    SHARED(struct attention_eight, weights, ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, tiles, 2 * ATTENTION_UNITS_TILE);
+    SHARED(struct fragment_eight, weights, ATTENTION_UNITS_TILE);
     SHARED(float, stats, 2 * ATTENTION_ROWS);
     const struct attention_shape *a = &args->shape;
     const uint32_t kv = block_y(), group = a->heads / a->kv_heads, slopes = block_z();

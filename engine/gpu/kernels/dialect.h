@@ -8,6 +8,7 @@
  *   KERNEL_PAIR(name, threads)   the same, with so few registers that AMD's compute units hold two blocks
  *   KERNEL_TWO(name, threads)    the same, and NVIDIA's multiprocessors do so, too
  *   thread(), block_x(), block_y(), block_z(), blocks_x(), lane(), warp(), warp_size()
+ *   rdna()             3 or 4 if the card has the matrix instructions of RDNA 3 or of RDNA 4, else 0
  *   barrier()          waits for all threads of the block; they then see memory written before
  *   warp_barrier()     the same for all lanes of the warp
  *   shuffle_xor(v, m), shuffle_from(v, lane)  exchange floats between lanes, all of which must take part;

@@ -90,6 +90,16 @@ FUNCTION constexpr uint32_t warp_size(void)
     return 64;
 #endif
 }
+FUNCTION constexpr uint32_t rdna(void)
+{
+#if defined(__GFX11__)
+    return 3;
+#elif defined(__GFX12__)
+    return 4;
+#else
+    return 0;
+#endif
+}
 FUNCTION void barrier(void)
 {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -132,6 +142,10 @@ FUNCTION uint32_t blocks_x(void)
 FUNCTION constexpr uint32_t warp_size(void)
 {
     return 32;
+}
+FUNCTION constexpr uint32_t rdna(void)
+{
+    return 0;
 }
 FUNCTION void barrier(void)
 {

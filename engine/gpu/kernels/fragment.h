@@ -6,10 +6,11 @@
  *   sm_80 and later     mma.m16n8k16                                     fp16, bf16
  *   gfx908              v_mfma_f32_16x16x16f16, two of …_16x16x8bf16     fp16, bf16
  *   gfx90a, 942, 950    v_mfma_f32_16x16x16f16, …_16x16x16bf16_1k        fp16, bf16
+ *   gfx11.., gfx12..    v_wmma_f32_16x16x16_f16, …_bf16                  fp16, bf16
  *
- * No other card has fragments here: Volta's m8n8k4 has a layout of its own and is left out, as is RDNA 3's
- * WMMA. FRAGMENT_BF16 and FRAGMENT_F16 tell what the compiler's target has; the host finds the same in the
- * code object (gpu_code.matrix). On other targets, products round their operands and multiply in fp32.
+ * No other card has fragments here: Volta's m8n8k4 has a layout of its own and is left out. FRAGMENT_BF16 and
+ * FRAGMENT_F16 tell what the compiler's target has; the host finds the same in the code object
+ * (gpu_code.matrix). On other targets, products round their operands and multiply in fp32.
  *
  * The emulated device holds the same values in the same lanes and exchanges them through shared memory. A
  * matrix unit adds its terms in its own order (and gfx90a's takes subnormal operands for 0), so cards agree
@@ -24,6 +25,14 @@
  *   a[16,16]  words (row i, terms 4h), (i, 4h + 2)
  *   b[16,16]  words (terms 4h, column i), (4h + 2, i)
  *   d[16,16]  floats (rows 4h … 4h + 3, column i)
+ * RDNA's warps of 32 (rdna()) multiply two fragments of b at once. Lane l with h = l / 16 and i = l % 16 has
+ *   a[16,16]  words (row i, terms 0 … 15); in RDNA 4 (row i, terms 8h … 8h + 7)
+ *   b[16,8]   of the second operand, which two fragments make together, the words of one column in the same
+ *             order: column c of fragment f, where 8f + c = fragment_wmma_line(i)
+ *   d[16,8]   floats (row i, columns 4h … 4h + 3)
+ * The instruction gets b's columns as the rows of its first matrix and a's rows as the columns of its second,
+ * so a lane's sums are of one row. (ROCm/amd_matrix_instruction_calculator; gpuopen.com/learn:
+ * wmma_on_rdna3, using_matrix_core_amd_rdna4.)
  */
 #ifndef MOTLEY_ENGINE_GPU_KERNELS_FRAGMENT_H
 #define MOTLEY_ENGINE_GPU_KERNELS_FRAGMENT_H
@@ -38,7 +47,7 @@
 #if defined(__CUDA_ARCH__)
 #define FRAGMENT_BF16 (__CUDA_ARCH__ >= 800)
 #define FRAGMENT_F16 (__CUDA_ARCH__ >= 750)
-#elif defined(__gfx908__) || defined(FRAGMENT_MFMA_1K)
+#elif defined(__gfx908__) || defined(FRAGMENT_MFMA_1K) || defined(__GFX11__) || defined(__GFX12__)
 #define FRAGMENT_BF16 1
 #define FRAGMENT_F16 1
 #elif defined(__HIP__)
@@ -48,6 +57,18 @@
 #define FRAGMENT_BF16 1
 #define FRAGMENT_F16 1
 #endif
+
+/* Words of a fragment of a and of b. */
+#if defined(__CUDA_ARCH__) || (defined(__HIP__) && !defined(__GFX11__))
+enum { FRAGMENT_A = 4, FRAGMENT_B = 2 };
+#else
+enum { FRAGMENT_A = 8, FRAGMENT_B = 4 };
+#endif
+
+/* Eight 16-bit values, which move in one access. */
+struct fragment_eight {
+    uint32_t w[4];
+} __attribute__((aligned(16)));
 
 /* Rounds a float to fp16, to nearest even, with the card's own instruction if one is known. */
 FUNCTION uint16_t fragment_f16(float x)
@@ -121,6 +142,25 @@ FUNCTION uint32_t fragment_pair(uint32_t element, float low, float high)
 #endif
 }
 
+/* A word of the lower halves of two words, and one of their upper halves; `first` gives the lower half. */
+FUNCTION uint32_t fragment_lower(uint32_t first, uint32_t second)
+{
+#if defined(__HIP__)
+    return __builtin_amdgcn_perm(second, first, 0x05040100);
+#else
+    return (first & 0xffffu) | second << 16;
+#endif
+}
+
+FUNCTION uint32_t fragment_upper(uint32_t first, uint32_t second)
+{
+#if defined(__HIP__)
+    return __builtin_amdgcn_perm(second, first, 0x07060302);
+#else
+    return first >> 16 | (second & 0xffff0000u);
+#endif
+}
+
 FUNCTION uint32_t fragment_columns(void)
 {
     return warp_size() == 64 ? 16 : 8;
@@ -177,9 +217,10 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
             a[0], a[1], a[2], a[3]);
 }
 
-/* Loads `count` fragments of b, one or two; the second has the 8 columns that follow. */
+/* Loads `count` fragments of b, one or two; the second has the 8 columns that follow. With rdna(), b has room
+ * for two in any case. */
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
-                              uint32_t across, uint32_t count, uint32_t (*b)[2])
+                              uint32_t across, uint32_t count, uint32_t (*b)[FRAGMENT_B])
 {
     uint32_t line = lane() / 16 * 8 + lane() % 8;
     tile += at + (across ? lane() % 16 * ld + lane() / 16 * 4
@@ -213,10 +254,42 @@ FUNCTION uint32_t fragment_word(struct fragment_tile from, uint32_t term, uint32
     return GET(first, line) | (uint32_t)GET(first, line + 2 * from.ld) << 16;
 }
 
+/* Of the 16 columns of two fragments of b, the one that lane l and lane l + 16 hold, where i = l % 16. The
+ * instruction gives lane half h, as sum number v, row 2v + h of its first matrix (RDNA 4: row 8h + v). That
+ * row must be column 4h + v % 4 of fragment v / 4. */
+FUNCTION uint32_t fragment_wmma_line(uint32_t i)
+{
+    return rdna() == 3 ? i / 8 * 8 + i % 2 * 4 + i / 2 % 4 : i / 4 % 2 * 8 + i / 8 * 4 + i % 4;
+}
+
+/* This lane's words of an operand of which it holds one line. */
+FUNCTION void fragment_wmma_take(struct fragment_tile from, uint32_t line, uint32_t *words)
+{
+    UNROLL
+    for (uint32_t c = 0; c < (rdna() == 3 ? 2 : 1); c++) {
+        uint32_t term = 8 * (rdna() == 3 ? c : lane() / 16);
+        if (from.across) {
+            UNROLL
+            for (uint32_t w = 0; w < 4; w++)
+                words[4 * c + w] = fragment_word(from, term + 2 * w, line);
+            continue;
+        }
+        struct fragment_eight eight = GET((struct fragment_eight *)(from.tile + from.at + line * from.ld),
+                                          fragment_chunk(line, from.chunk + term / 8, from.swizzle));
+        UNROLL
+        for (uint32_t w = 0; w < 4; w++)
+            words[4 * c + w] = eight.w[w];
+    }
+}
+
 FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
                               uint32_t across, uint32_t *a)
 {
     struct fragment_tile from = {tile, at, ld, swizzle, chunk, across};
+    if (rdna() != 0) {
+        fragment_wmma_take(from, lane() % 16, a);
+        return;
+    }
     if (warp_size() == 64) {
         a[0] = fragment_word(from, lane() / 16 * 4, lane() % 16);
         a[1] = fragment_word(from, lane() / 16 * 4 + 2, lane() % 16);
@@ -228,9 +301,13 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 }
 
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
-                              uint32_t across, uint32_t count, uint32_t (*b)[2])
+                              uint32_t across, uint32_t count, uint32_t (*b)[FRAGMENT_B])
 {
     struct fragment_tile from = {tile, at, ld, swizzle, chunk, across};
+    if (rdna() != 0) { /* of one fragment alone, the lanes of the other have columns that nobody reads */
+        fragment_wmma_take(from, fragment_wmma_line(lane() % 16) % (8 * count), b[0]);
+        return;
+    }
     uint32_t wide = warp_size() == 64, line = wide ? lane() % 16 : lane() / 4;
     uint32_t term = wide ? lane() / 16 * 4 : lane() % 4 * 2, far = term + (wide ? 2 : 8);
     UNROLL
@@ -242,11 +319,57 @@ FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 
 #endif
 
-/* Loads two fragments of b from a tile whose rows are the terms: `at` is the first row, rows are ld words
- * apart, and each word holds two columns. One fragment has the even and one the odd columns among twice
- * fragment_columns(). */
-FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *even, uint32_t *odd)
+/* A fragment of a that waits in registers has four words in each lane, from a tile whose lines are not
+ * swizzled. These are all words but on RDNA 3, where each half of the warp keeps the words of 8 terms and
+ * gets the others from the other half before it multiplies. */
+FUNCTION void fragment_take_kept(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t kept[4])
 {
+    if (rdna() != 3) {
+        fragment_take_a(tile, at, ld, 0, 0, 0, kept);
+        return;
+    }
+    struct fragment_eight eight = GET((struct fragment_eight *)(tile + at + lane() % 16 * ld), lane() / 16);
+    UNROLL
+    for (uint32_t w = 0; w < 4; w++)
+        kept[w] = eight.w[w];
+}
+
+FUNCTION void fragment_of_kept(const uint32_t kept[4], uint32_t *a)
+{
+    UNROLL
+    for (uint32_t w = 0; w < 4; w++) {
+        a[w] = kept[w];
+        if (rdna() == 3) {
+            uint32_t other = math_bits(shuffle_xor(math_float(kept[w]), 16));
+            a[w] = lane() < 16 ? kept[w] : other;
+            a[4 + w] = lane() < 16 ? other : kept[w];
+        }
+    }
+}
+
+/* Loads fragment_across() fragments of b from a tile whose rows are the terms: `at` is the first row, rows
+ * are ld words apart, and each word holds two columns. Of two fragments, the first has the even and the
+ * second the odd columns among twice fragment_columns(); of four, the first two have the even and the others
+ * the odd ones among four times as many. */
+FUNCTION uint32_t fragment_across(void)
+{
+    return rdna() != 0 ? 4 : 2;
+}
+
+FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t (*b)[FRAGMENT_B])
+{
+#if !defined(__CUDA_ARCH__)
+    if (rdna() != 0) {
+        tile += fragment_wmma_line(lane() % 16) + (rdna() == 3 ? 0 : lane() / 16 * 8 * ld);
+        UNROLL
+        for (uint32_t w = 0; w < (rdna() == 3 ? 8 : 4); w++) {
+            uint32_t low = GET(tile, at + 2 * w * ld), high = GET(tile, at + (2 * w + 1) * ld);
+            b[0][w] = fragment_lower(low, high);
+            b[2][w] = fragment_upper(low, high);
+        }
+        return;
+    }
+#endif
     /* distance between a lane's first two and other two terms */
     uint32_t word[4], next = warp_size() == 64 ? 2 : 8;
     tile += warp_size() == 64 ? lane() / 16 * 4 * ld + lane() % 16 : lane() % 4 * 2 * ld + lane() / 4;
@@ -256,37 +379,43 @@ FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uin
     word[3] = GET(tile, at + (next + 1) * ld);
     UNROLL
     for (uint32_t i = 0; i < 2; i++) {
-        even[i] = (word[2 * i] & 0xffffu) | word[2 * i + 1] << 16;
-        odd[i] = word[2 * i] >> 16 | (word[2 * i + 1] & 0xffff0000u);
+        b[0][i] = fragment_lower(word[2 * i], word[2 * i + 1]);
+        b[1][i] = fragment_upper(word[2 * i], word[2 * i + 1]);
     }
 }
 
 /* Row and column of value r of a lane's four values of d. A lane has equally many values of each of
- * fragment_rows() rows, and shares these rows with fragment_lanes() neighbouring lanes. */
+ * fragment_rows() rows, and shares these rows with the lanes whose numbers differ from its own in bits of
+ * fragment_sharing() alone. */
 FUNCTION uint32_t fragment_row(uint32_t r)
 {
+    if (rdna() != 0)
+        return lane() % 16;
     return warp_size() == 64 ? lane() / 16 * 4 + r : lane() / 4 + r / 2 * 8;
 }
 
 FUNCTION uint32_t fragment_column(uint32_t r)
 {
+    if (rdna() != 0)
+        return lane() / 16 * 4 + r;
     return warp_size() == 64 ? lane() % 16 : lane() % 4 * 2 + r % 2;
 }
 
 FUNCTION uint32_t fragment_rows(void)
 {
-    return warp_size() == 64 ? 4 : 2;
+    return rdna() != 0 ? 1 : warp_size() == 64 ? 4 : 2;
 }
 
-FUNCTION uint32_t fragment_lanes(void)
+FUNCTION uint32_t fragment_sharing(void)
 {
-    return warp_size() == 64 ? 16 : 4;
+    return rdna() != 0 ? 16 : warp_size() == 64 ? 15 : 3;
 }
 
-/* fragment_multiply(element, a, b, d): all lanes of the warp must take part. */
+/* fragment_multiply_one(element, a, b, d), and with rdna() fragment_multiply_wmma(element, x, y, d), the
+ * instruction itself. All lanes of the warp must take part. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply_one(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     if (element == ELEMENT_F16)
         __asm__ volatile(
@@ -304,7 +433,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
 
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
 
-FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply_one(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     (void)element;
     UNROLL
@@ -325,7 +454,7 @@ struct fragment_words {
     uint32_t w[2];
 };
 
-FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply_one(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     fragment_floats sum = {d[0], d[1], d[2], d[3]};
     struct fragment_words x = {{a[0], a[1]}}, y = {{b[0], b[1]}};
@@ -349,9 +478,46 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
     d[3] = sum[3];
 }
 
+#elif defined(__GFX11__) || defined(__GFX12__)
+
+typedef float fragment_floats __attribute__((ext_vector_type(8)));
+typedef _Float16 fragment_halves __attribute__((ext_vector_type(2 * FRAGMENT_A)));
+typedef short fragment_shorts __attribute__((ext_vector_type(2 * FRAGMENT_A)));
+struct fragment_words {
+    uint32_t w[FRAGMENT_A];
+};
+#if defined(__GFX11__)
+#define FRAGMENT_WMMA(type) __builtin_amdgcn_wmma_f32_16x16x16_##type##_w32
+#else
+#define FRAGMENT_WMMA(type) __builtin_amdgcn_wmma_f32_16x16x16_##type##_w32_gfx12
+#endif
+
+FUNCTION void fragment_multiply_wmma(uint32_t element, const uint32_t *x, const uint32_t *y, float *d)
+{
+    fragment_floats sum;
+    struct fragment_words first, second;
+    UNROLL
+    for (uint32_t v = 0; v < 8; v++)
+        sum[v] = d[v];
+    UNROLL
+    for (uint32_t w = 0; w < FRAGMENT_A; w++) {
+        first.w[w] = x[w];
+        second.w[w] = y[w];
+    }
+    if (element == ELEMENT_F16)
+        sum = FRAGMENT_WMMA(f16)(__builtin_bit_cast(fragment_halves, first),
+                                 __builtin_bit_cast(fragment_halves, second), sum);
+    else
+        sum = FRAGMENT_WMMA(bf16)(__builtin_bit_cast(fragment_shorts, first),
+                                  __builtin_bit_cast(fragment_shorts, second), sum);
+    UNROLL
+    for (uint32_t v = 0; v < 8; v++)
+        d[v] = sum[v];
+}
+
 #elif defined(__CUDA_ARCH__) || defined(__HIP__)
 
-FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+FUNCTION void fragment_multiply_one(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     (void)element, (void)a, (void)b, (void)d;
     assert_device(0);
@@ -359,7 +525,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
 
 #else
 
-enum { FRAGMENT_LANE_WORDS = 6 }; /* four words of a, two of b */
+enum { FRAGMENT_LANE_WORDS = 8 }; /* most words of one operand, or a's and, from word 4 on, b's */
 
 FUNCTION float fragment_dot(uint32_t element, float sum, uint32_t x, uint32_t y)
 {
@@ -399,15 +565,18 @@ FUNCTION void fragment_multiply_64(uint32_t element, uint32_t *words, float *d)
     }
 }
 
-/* The emulated version, for blocks of 256 threads. */
-FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
+/* Gives each lane's words to its warp, for blocks of 256 threads. */
+FUNCTION void fragment_give(uint32_t *words, uint32_t from, uint32_t count, const uint32_t *mine)
+{
+    for (uint32_t i = 0; i < count; i++)
+        PUT(words, thread() * FRAGMENT_LANE_WORDS + from + i, mine[i]);
+}
+
+FUNCTION void fragment_multiply_one(uint32_t element, const uint32_t *a, const uint32_t *b, float *d)
 {
     SHARED(uint32_t, words, 256 * FRAGMENT_LANE_WORDS);
-    uint32_t at = thread() * FRAGMENT_LANE_WORDS, count = warp_size() == 64 ? 2 : 4;
-    for (uint32_t i = 0; i < count; i++)
-        PUT(words, at + i, a[i]);
-    PUT(words, at + 4, b[0]);
-    PUT(words, at + 5, b[1]);
+    fragment_give(words, 0, warp_size() == 64 ? 2 : 4, a);
+    fragment_give(words, 4, 2, b);
     warp_barrier();
     if (warp_size() == 64)
         fragment_multiply_64(element, words, d);
@@ -416,5 +585,60 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
     warp_barrier();
 }
 
+/* Terms 2i and 2i + 1 of a line of the matrix whose words the warp gave. RDNA 3 asks that its halves give the
+ * same. */
+FUNCTION uint32_t fragment_terms(uint32_t *words, uint32_t line, uint32_t i)
+{
+    if (rdna() == 4)
+        return fragment_of(words, line + i / 4 * 16, i % 4);
+    assert_device(fragment_of(words, line, i) == fragment_of(words, line + 16, i));
+    return fragment_of(words, line, i);
+}
+
+/* WMMA by AMD's definition: d has rows of the first matrix times column lane % 16 of the second. */
+FUNCTION void fragment_multiply_wmma(uint32_t element, const uint32_t *x, const uint32_t *y, float *d)
+{
+    SHARED(uint32_t, words, 256 * FRAGMENT_LANE_WORDS);
+    uint32_t column[8], count = rdna() == 3 ? 8 : 4;
+    fragment_give(words, 0, count, y);
+    warp_barrier();
+    for (uint32_t i = 0; i < 8; i++)
+        column[i] = fragment_terms(words, lane() % 16, i);
+    warp_barrier();
+    fragment_give(words, 0, count, x);
+    warp_barrier();
+    for (uint32_t v = 0; v < 8; v++) {
+        uint32_t row = rdna() == 3 ? 2 * v + lane() / 16 : lane() / 16 * 8 + v;
+        for (uint32_t i = 0; i < 8; i++)
+            d[v] = fragment_dot(element, d[v], fragment_terms(words, row, i), column[i]);
+    }
+    warp_barrier();
+}
+
 #endif
+
+/* d += a b for `count` fragments of b, one or two. All lanes of the warp must take part. */
+FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, uint32_t (*b)[FRAGMENT_B],
+                                uint32_t count, float (*d)[4])
+{
+#if !defined(__CUDA_ARCH__) && (!defined(__HIP__) || defined(__GFX11__) || defined(__GFX12__))
+    if (rdna() != 0) {
+        float sums[8];
+        UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            sums[i] = i < 4 * count ? d[i / 4][i % 4] : 0.0f;
+        fragment_multiply_wmma(element, b[0], a, sums);
+        UNROLL
+        for (uint32_t i = 0; i < 4 * count; i++)
+            d[i / 4][i % 4] = sums[i];
+        return;
+    }
+#endif
+#if !defined(__GFX11__) && !defined(__GFX12__)
+    UNROLL
+    for (uint32_t i = 0; i < count; i++)
+        fragment_multiply_one(element, a, b[i], d[i]);
+#endif
+}
+
 #endif

@@ -90,11 +90,6 @@ enum {
     UNITS_RUN = 128 * UNITS_DEPTH / 256         /* codes of a tile that a thread unpacks */
 };
 
-/* A chunk, in words. */
-struct units_chunk {
-    uint32_t w[4];
-} __attribute__((aligned(16)));
-
 /* How a thread reads its part of every tile. Its first value is at (line, term) of a tile. */
 struct units_reader {
     uint64_t from; /* address (of NF4: number) of its first value in the next tile */
@@ -102,8 +97,8 @@ struct units_reader {
         piece; /* bytes (of NF4: values) to the tile after that; bytes from one of its chunks to the next */
     uint32_t to, step; /* words from the tile's beginning to its first chunk, and from chunk to chunk */
     uint32_t term, term_step;
-    uint32_t exists[UNITS_CHUNKS];         /* its chunks' lines are within the matrix */
-    struct units_chunk next[UNITS_CHUNKS]; /* what was read, where it passes through registers */
+    uint32_t exists[UNITS_CHUNKS];            /* its chunks' lines are within the matrix */
+    struct fragment_eight next[UNITS_CHUNKS]; /* what was read, where it passes through registers */
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -130,14 +125,14 @@ FUNCTION void units_chunk_read(struct units_reader *r, uint32_t i, uint32_t *to,
     (void)to;
     r->next[i].w[0] = r->next[i].w[1] = r->next[i].w[2] = r->next[i].w[3] = 0;
     if (exists)
-        r->next[i] = LOAD(POINTER(const struct units_chunk, r->from + i * r->piece), 0);
+        r->next[i] = LOAD(POINTER(const struct fragment_eight, r->from + i * r->piece), 0);
 }
 
 FUNCTION void units_arrived(struct units_reader *r, uint32_t *tile)
 {
     UNROLL
     for (uint32_t i = 0; i < UNITS_CHUNKS; i++)
-        PUT((struct units_chunk *)tile, (r->to + i * r->step) / 4, r->next[i]);
+        PUT((struct fragment_eight *)tile, (r->to + i * r->step) / 4, r->next[i]);
 }
 
 #endif
@@ -183,7 +178,7 @@ FUNCTION void units_ahead(struct units_reader *r, uint32_t *tile, uint32_t left)
  */
 FUNCTION void units_run_read(const struct tile_source *s, struct units_reader *r, uint32_t left)
 {
-    struct units_chunk *next = &r->next[0];
+    struct fragment_eight *next = &r->next[0];
     const uint64_t i = r->from;
     next->w[0] = next->w[1] = NF4_ZEROS * 0x10001u;
     next->w[2] = next->w[3] = 0;
@@ -224,7 +219,7 @@ FUNCTION void units_run_put(const struct tile_source *s, const struct units_read
     UNROLL
     for (uint32_t i = 0; i < chunks; i++) {
         const uint32_t c = turned ? 1 - i : i, codes = c == 0 ? first : second;
-        struct units_chunk chunk;
+        struct fragment_eight chunk;
         UNROLL
         for (uint32_t w = 0; w < 4; w++) { /* the first value of a byte is in its upper half */
             const uint32_t byte = codes >> 8 * w;
@@ -232,7 +227,7 @@ FUNCTION void units_run_put(const struct tile_source *s, const struct units_read
                 fragment_pair(element, GET(table, byte >> 4 & 15u) * absmax, GET(table, byte & 15u) * absmax);
         }
         const uint32_t along = line * UNITS_ALONG + fragment_chunk(line, r->term / 8 + c, UNITS_SWIZZLE) * 4;
-        PUT((struct units_chunk *)tile, (s->along ? along : r->to + 4 * c) / 4, chunk);
+        PUT((struct fragment_eight *)tile, (s->along ? along : r->to + 4 * c) / 4, chunk);
     }
 }
 
@@ -250,7 +245,7 @@ FUNCTION uint32_t units_column(uint32_t columns)
 
 /* The fragments of a warp's part of both tiles: rows by columns of them. */
 struct units_fragments {
-    uint32_t a[4][4], b[4][2];
+    uint32_t a[4][FRAGMENT_A], b[4][FRAGMENT_B];
 };
 
 /* Loads the fragments of 16 terms, from term 8 * chunk on. */
@@ -283,35 +278,31 @@ FUNCTION void units_take(uint32_t *tile_a, uint32_t a_along, uint32_t *tile_b, u
 }
 
 /* sums += the product of the fragments. */
-FUNCTION void units_multiply(uint32_t element, const struct units_fragments *f, uint32_t rows,
-                             uint32_t columns, float sums[16][4])
+FUNCTION void units_multiply(uint32_t element, struct units_fragments *f, uint32_t rows, uint32_t columns,
+                             float sums[16][4])
 {
+    const uint32_t pair = columns > 1 ? 2 : 1;
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         UNROLL
-        for (uint32_t j = 0; j < columns; j++)
-            fragment_multiply(element, f->a[i], f->b[j], sums[4 * i + j]);
+        for (uint32_t j = 0; j < columns; j += pair)
+            fragment_multiply(element, f->a[i], &f->b[j], pair, &sums[4 * i + j]);
     }
 }
 
 /* Stores one fragment of sums, whose first value belongs at (row, column). */
 FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column, const float *sums)
 {
-    if (warp_size() == 64) {
-        column += lane() % 16;
-        row += lane() / 16 * 4;
-        UNROLL
-        for (uint32_t r = 0; r < 4; r++)
-            if (row + r < p->m)
-                product_part(p, 1, 0, product_line(p, row + r), column, &sums[r]);
-        return;
-    }
-    column += lane() % 4 * 2;
-    row += lane() / 4;
+    const uint32_t aligned = rdna() != 0 && (p->c | p->add) % 16 == 0 && p->ldc % 4 == 0;
+    const uint32_t each = 4 / fragment_rows(); /* neighbouring values of a row */
+    column += fragment_column(0);
+    row += fragment_row(0);
     UNROLL
-    for (uint32_t h = 0; h < 2; h++)
-        if (row + 8 * h < p->m)
-            product_part(p, 2, 0, product_line(p, row + 8 * h), column, &sums[2 * h]);
+    for (uint32_t r = 0; r < 4; r += each) {
+        const uint32_t below = row + (fragment_row(r) - fragment_row(0));
+        if (below < p->m)
+            product_part(p, each, aligned, product_line(p, below), column, &sums[r]);
+    }
 }
 
 FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,

@@ -598,8 +598,10 @@ static void traffic_add(struct ptx_traffic *all)
 }
 
 int emulated_launch(struct emulated_memory *memory, const struct gpu_function *function, uint32_t warp_size,
-                    struct gpu_dims blocks, uint32_t threads, const void *args, struct err *err)
+                    uint32_t rdna, struct gpu_dims blocks, uint32_t threads, const void *args,
+                    struct err *err)
 {
+    (void)rdna; /* NVIDIA's cards have none */
     size_t number = (size_t)(function - emulated_functions_any);
     int rc = kernel_launch(memory, function, warp_size, blocks, threads, args, err);
     __atomic_fetch_add(&ptx_control.launches[number], rc == 0, __ATOMIC_RELAXED);
