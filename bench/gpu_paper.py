@@ -8,7 +8,8 @@ read from the loops in the PTX of this build, along the shortest way and as a wh
 over the card's bandwidth; what the kernel's multiprocessors need, with the latency of memory that too few blocks cannot hide,
 and the last wave of blocks; FLOPs of the vendor's library over the library's rate; LAUNCH_S for each launch is added. That is
 a bound and no forecast: what caches hold and what else a card does is not in it. No card has confirmed it; where `make
-gpu-bench` has left its figures, they are printed beside it. For AMD's cards the instructions of the PTX stand for theirs.
+gpu-bench` has left its figures, they are printed beside it. For RDNA 3's and 4's cards both are read from their object of this
+build; its matrix instructions take the vector units' time. For AMD's other cards the instructions of the PTX stand for theirs.
 
     bench/gpu_paper.py [--card h100] [--shape 8b] [--method qlora] [--json]
 
@@ -19,6 +20,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,9 +37,10 @@ LATENCY, SYNC = 300, 100  # clocks: from a load to its value out of L2; from the
 GENERATIONS = (("hopper", r"h100|h200|gh200|b200", 0.75, 0.629, 64, "f16+bf16"),
                ("of 16 lanes with bf16", r"a100|a30", 0.85, 1, 32, "f16+bf16"),
                ("of 16 lanes", r"v100|titan-v|gv100|t4|rtx-20|titan-rtx|rtx-4000|rtx-5000|rtx-6000|rtx-8000", 0.85, 1, 32, "f16"),
-               ("cdna", r"mi\d", 0.5, 0.8, 128, "f16+bf16"), ("rdna", r"rx-|w7|w6", 0.65, 0.8, 128, "none"),
+               ("cdna", r"mi\d", 0.5, 0.8, 128, "f16+bf16"), ("rdna with wmma", r"rx-[79]|w7|r9700|strix", 0.65, 0.8, 128, "f16+bf16"),
+               ("rdna", r"rx-|w6", 0.65, 0.8, 128, "none"),
                ("other", r"", 0.85, 1, 64, "f16+bf16"))
-MULTIPROCESSORS = {"h100": 132, "a100": 108, "rtx-4090": 128, "rtx-3090": 82, "mi300x": 304, "rx-7900xtx": 96, "mi250": 104}
+MULTIPROCESSORS = {"h100": 132, "a100": 108, "rtx-4090": 128, "rtx-3090": 82, "mi300x": 304, "rx-7900xtx": 96, "rx-9070xt": 64, "mi250": 104}
 # Shares of the data sheet's rate that are asked of QLoRA of the 8B shape.
 ASKED = {"rtx-4090": 0.55, "rtx-3090": 0.55, "h100": 0.5, "mi300x": 0.35, "rx-7900xtx": 0.3}
 OWN_ASKED = 0.6  # of the library's rate, by our own products
@@ -48,6 +51,10 @@ ATTENTION_PRODUCTS = {"attention_units_queries": 3, "attention_units_keys": 4, "
 
 
 # --- what kernels are made of
+
+PRODUCTS = ("mma.", "fma.rn.f32")
+BESIDE = ("shared.", "load", "scalar.")  # of AMD's words: issued beside those of the vector units
+
 
 def mma_flops(instruction):
     m, n, k = map(int, re.search(r"m(\d+)n(\d+)k(\d+)", instruction).groups())
@@ -71,44 +78,117 @@ class Body:
         found = re.match(r"\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)\s[^:]*;", line)
         return found.group(1) if found and not found.group(1).startswith("mov.") else None
 
+    def onward(self, at):
+        """The lines after line `at` in one turn of a loop: jumps back are not taken, so a loop inside is passed once. Of AMD's
+        arms for fp16 and bf16, which are alike and follow each other, a way passes fp16's alone."""
+        line = self.lines[at].lstrip()
+        if "m16n16k16.bf16" in line:
+            return []
+        to = self.jumps.get(at, 0)
+        return ([to] if to > at else []) + ([at + 1] if to <= at or line.startswith("@") else [])
+
     def count(self, begin, end):
-        words = [word for word in self.words[begin:end + 1] if word]
-        mma = [word for word in words if word.startswith("mma.")]
-        return {"instructions": len(words), "mma": len(mma), "mma_flops": sum(map(mma_flops, mma)),
-                "fma": sum(word.startswith("fma.rn.f32") for word in words)}
+        return sum(bool(word) and not word.startswith(BESIDE) for word in self.words[begin:end + 1])
 
-    def shortest(self, begin, end):
-        """The fewest instructions of one turn of the loop that passes as many products as any turn does."""
-        best = {begin: (0, 0)}  # line: (products, -instructions) on the best way to it
+    def products(self, begin, end):
+        return sum(bool(word) and word.startswith(PRODUCTS) for word in self.words[begin:end + 1])
+
+    def ways(self, begin, end):
+        """{(halves, loads): counts} of the shortest ways through one turn of the loop that pass as many products as any turn does.
+        PTX has one such way; AMD's ways are told apart by how many single halves of fragments they read and how often memory."""
+        nothing = (0, 0, 0, 0, 0)  # products: mma, FLOPs of mma, fma; then -instructions, -wavefronts: the greatest way is the best
+        best, turns = {begin: {(0, 0): nothing}}, {}
         for at in range(begin, end + 1):
-            if at not in best:
-                continue
-            word = self.words[at] or ""
-            products = word.startswith("mma.") or word.startswith("fma.rn.f32")
-            here = (best[at][0] + products, best[at][1] - bool(word))
-            onward = [] if at in self.jumps and not self.lines[at].lstrip().startswith("@") else [at + 1]
-            if at in self.jumps and self.jumps[at] > at:
-                onward.append(self.jumps[at])
-            if at in self.jumps and self.jumps[at] <= at and at != end:
-                onward = [at + 1]  # a loop inside is passed once
-            for to in onward:
-                best[to] = max(best.get(to, here), here)
-        return bool(self.words[end]) - best.get(end, (0, 0))[1]  # with the jump back; ways that leave the loop earlier are none of its turns
+            word, here = self.words[at] or "", {}
+            for (halves, loads), (mma, flops, fma, instructions, wavefronts) in best.get(at, {}).items():
+                is_mma, shared = word.startswith("mma."), re.match(r"shared\.(half\.)?(\d+)", word)
+                here[halves + bool(shared and shared.group(1)), loads + (word == "load")] = (
+                    mma + is_mma, flops + (mma_flops(word) if is_mma else 0), fma + word.startswith("fma.rn.f32"),
+                    instructions - (bool(word) and not word.startswith(BESIDE)), wavefronts - int(shared.group(2) if shared else 0))
+            if at == end:
+                turns = here
+            for to in self.onward(at):
+                there = best.setdefault(to, {})
+                there.update({key: max(there.get(key, way), way) for key, way in here.items()})
+            best.pop(at, None)
+        return {key: dict(zip(("mma", "mma_flops", "fma", "shortest", "wavefronts"), (*way[:3], -way[3], -way[4]))) for key, way in turns.items()}
 
 
-def kernel_counts(ptx):
-    """{kernel: {"instructions", "shortest", "mma", "mma_flops", "fma"}} of the loop with a kernel's products: all instructions of
-    its text, and those of the shortest way through it, which leaves out the arms for other dtypes, layouts and edges."""
+def counts_of(body):
+    """Of the loop with a kernel's products (or of a kernel that has none): all instructions, all products, and the ways of a turn."""
+    loops = [(body.products(begin, end), begin - end, begin, end) for begin, end in body.loops]
+    *_, begin, end = max(loops, default=(0, len(body.lines) - 1))
+    return body.count(begin, end), body.products(begin, end), body.ways(begin, end)
+
+
+def kernel_counts(text):
+    """{kernel: {"instructions", "shortest", "mma", "mma_flops", "fma", "wavefronts"}}: the shortest way through the loop with its
+    products, which leaves out the arms for other dtypes, layouts and edges, that way's products, and as many instructions as the
+    loop's whole text has for so many products (arms for fp16 and bf16 have products of their own)."""
     found = {}
-    for text in re.split(r"\.entry ", ptx)[1:]:
-        body = Body(text)
-        loops = [(body.count(begin, end), begin, end) for begin, end in body.loops]
-        if not loops:  # one turn is the whole kernel
-            whole = body.count(0, len(body.lines) - 1)
-            found[re.match(r"\w+", text).group(0)] = {**whole, "shortest": whole["instructions"]}
+    for kernel in re.split(r"\.entry ", text)[1:]:
+        whole, products, ways = counts_of(Body(kernel))
+        best = max(ways.values(), key=lambda way: (way["mma"], way["fma"], -way["shortest"]), default=None)
+        if best:
+            share = (best["mma"] + best["fma"]) / max(1, products)
+            found[re.match(r"\w+", kernel).group(0)] = {"instructions": max(best["shortest"], round(whole * share)), **best}
+    return found
+
+
+# --- AMD's objects
+
+def object_words(disassembly):
+    """A disassembled object in PTX's words: what a SIMD's vector units do, and accesses to shared memory as shared.WAVEFRONTS (of
+    128 bytes) or, of 16-bit values, shared.half.1. What other units do beside them is left out, but for loads."""
+    out = []
+    for line in disassembly.splitlines():
+        head, place = re.match(r"[0-9a-f]+ <(\w+)>:", line), re.search(r"// ([0-9A-F]{12}):", line)
+        if head:
+            out.append(f".entry {head.group(1)}")
+        if not place:
             continue
-        counts, begin, end = max(loops, key=lambda loop: (loop[0]["mma"], loop[0]["fma"], loop[1] - loop[2]))
-        found[re.match(r"\w+", text).group(0)] = {**counts, "shortest": body.shortest(begin, end)}
+        word, jump = line.split()[0], re.match(r"\s*s_(c?)branch\w* (\d+)", line)
+        out.append(f"$L{int(place.group(1), 16):x}:")
+        if jump:
+            to = int(place.group(1), 16) + 4 + 4 * (int(jump.group(2)) - 65536 * (int(jump.group(2)) > 32767))
+            out.append(f"{'@%p0 ' * bool(jump.group(1))}scalar.bra $L{to:x};")
+        elif word.startswith("v_wmma"):
+            types = "bf16.bf16" if word.endswith("bf16") else "f16.f16"
+            out.append(f"mma.sync.aligned.m16n16k16.{types} x;")
+        elif word.startswith("v_"):
+            out += ["fma.rn.f32 x;"] * len(re.findall(r"v_(?:dual_)?fma", line)) or ["valu x;"]
+        elif word.startswith("global_load"):
+            out.append("load x;")
+        elif word.startswith("ds_"):
+            wide = next((clocks for ending, clocks in (("b128", 4), ("2addr_b64", 4), ("b64", 2), ("2addr_b32", 2)) if word.endswith(ending)), 1)
+            out.append("shared.half.1 x;" if word.startswith("ds_load_u16") else f"shared.{wide} x;")
+    return "\n".join(out)
+
+
+def object_text(path):
+    tool = shutil.which("llvm-objdump-19") or shutil.which("llvm-objdump")
+    if not tool or not os.path.exists(path):
+        return ""
+    done = subprocess.run([tool, "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True, timeout=240)
+    return object_words(done.stdout)
+
+
+def object_tiles(text):
+    """What tiles_of counts, of an object with WMMA: 64 terms of a block of eight warps, whose turns have 16 terms. An operand that
+    lies across its terms is read in single halves, a's four fragments in twice as many as b's two."""
+    found = {}
+    for kernel in re.split(r"\.entry ", text)[1:]:
+        name = re.match(r"\w+", kernel).group(0)
+        if not re.fullmatch(r"units_\w*128x128", name):
+            continue
+        *_, ways = counts_of(Body(kernel))
+        ways = {key: way for key, way in ways.items() if way["mma"] == 8}
+        halves = max((key[0] for key in ways), default=0) // 3
+        for order, wanted in ((0, 0), (1, 2 * halves), (2, halves), (3, 3 * halves)):
+            loads = max((key[1] for key in ways if key[0] == wanted), default=None)
+            if loads is not None:  # a turn that fetches the next tile
+                way = ways[wanted, loads]
+                found[name, order] = {"instructions": 32 * way["shortest"], "wavefronts": 32 * way["wavefronts"], "mma": 32 * way["mma"]}
     return found
 
 
@@ -170,10 +250,10 @@ def card_of(motley, name):
     card = next((entry for entry in json.loads(done.stdout)["devices"] if entry["name"] == name), None)
     if not card or not card["flops_16"]:
         sys.exit(f"gpu-paper: the catalogue has no card {name} with a 16-bit rate")
-    _, _, library, mma, per_instruction, matrix = next(row for row in GENERATIONS if re.match(row[1], name))
+    generation, _, library, mma, per_instruction, matrix = next(row for row in GENERATIONS if re.match(row[1], name))
     issue = card["flops_fp32"] / per_instruction
     multiprocessors = MULTIPROCESSORS.get(name, round(issue / 4 / 1.7e9))
-    return {"name": name, "kind": card["kind"], "gib": card["memory_bytes"] >> 30, "sheet": card["flops_16"],
+    return {"name": name, "kind": card["kind"], "wmma": "wmma" in generation, "arch": card["arch"], "gib": card["memory_bytes"] >> 30, "sheet": card["flops_16"],
             "bytes_per_s": card["memory_bytes_per_s"] * BANDWIDTH_SHARE, "mma": card["flops_16"] * mma,
             "library": card["flops_16"] * library, "library_share": library, "fp32": card["flops_fp32"], "issue": issue, "matrix": matrix,
             "multiprocessors": multiprocessors, "clock": issue / (2 if card["kind"] == "hip" else 4) / multiprocessors,
@@ -182,12 +262,15 @@ def card_of(motley, name):
 
 def tile_seconds(flops, name, order, blocks, card, tiles):
     """Seconds of FLOPs by blocks of our own products. Two blocks of 256 threads share a multiprocessor, but for NVIDIA's with tiles
-    of 128 x 128 whose values do not come in eights: their registers are too many. A tile of `depth` terms is fetched while the one before is multiplied."""
+    of 128 x 128 whose values do not come in eights: their registers are too many; of RDNA's tiles of 128 x 128 a pair of compute units holds three (1,536 registers a SIMD). A tile of `depth`
+    terms is fetched while the one before is multiplied."""
     cost, (rows, columns) = tiles[name, order], map(int, re.search(r"(\d+)x(\d+)$", name).groups())
-    depth, share = (32 if name.startswith("units") and card["kind"] == "cuda" else 8 if rows * columns > 8192 and name.startswith("gemm") else 16), 1 if rows * columns > 8192 and card["kind"] == "cuda" and "eights" not in name else 2
+    depth, share = (32 if name.startswith("units") and card["kind"] == "cuda" else 8 if rows * columns > 8192 and name.startswith("gemm") else 16), 1 if rows * columns > 8192 and card["kind"] == "cuda" and "eights" not in name else 1.5 if rows * columns > 8192 and card["wmma"] else 2
     whole = 2 * rows * columns * 64
     clocks = {"issue": cost["instructions"] * card["clock"] * card["multiprocessors"] / card["issue"], "shared": cost["wavefronts"],
               "products": whole / ((card["mma"] if cost["mma"] else card["fp32"]) / card["multiprocessors"] / card["clock"])}
+    if card["wmma"]:
+        clocks["issue"] += clocks["products"]
     work = max(clocks.values()) * depth / 64
     turn = max(work, (max(LATENCY, work) + SYNC) / share)
     waves = blocks / (card["multiprocessors"] * share)
@@ -200,7 +283,13 @@ def kernel_rate(counts, card, which):
     if not counts or not counts[which]:
         return None
     flops = counts["mma_flops"] or 64 * counts["fma"]
-    return min(card["issue"] * flops / counts[which], card["mma"] if counts["mma"] else card["fp32"]) if flops else None
+    if not flops:
+        return None
+    issue, products = card["issue"] * flops / counts[which], card["mma"] if counts["mma"] else card["fp32"]
+    if card["wmma"] and counts["mma"]:  # instructions include those of the products
+        issue = 1 / (1 / issue + 1 / products)
+    shared = card["clock"] * card["multiprocessors"] * flops / max(1, counts["wavefronts"])
+    return min(issue, products, shared)
 
 
 def own_seconds(op, kernels, card, which, tiles):
@@ -334,7 +423,14 @@ def main():
         kernels = kernel_counts(handle.read())
     card = card_of(os.path.join(built, "motley"), options.card)
     step = step_of(os.path.join(built, "gpu_paper"), options.shape, options.method, card["gib"], card["matrix"])
-    tiles = tiles_of(os.path.join(built, "test_engine_gpu_ptx"))
+    if card["wmma"]:
+        text = object_text(os.path.join(os.path.dirname(options.ptx), card["arch"]))
+        if not text:
+            print(f"SKIP gpu-paper: no object for {card['arch']} beside {options.ptx}, or no llvm-objdump")
+            return 77
+        kernels, tiles = kernel_counts(text), object_tiles(text)
+    else:
+        tiles = tiles_of(os.path.join(built, "test_engine_gpu_ptx"))
     both = {which: [op_line(op, kernels, card, which, tiles) for op in step["ops"]] for which in ("shortest", "instructions")}
     sums = {which: totals(step, lines, card) for which, lines in both.items()}
     if options.json:
