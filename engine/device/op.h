@@ -242,14 +242,14 @@ struct op_glu_backward {
 
 /* y = mask * x / (1 - p). The mask of (row id, position, feature) is made from 16 random bits; the value is
  * kept when these are below (1 - p) * 65536, rounded to an integer. Philox4x32-10 with key = seed and counter
- * = (position, row id, step, layer << 20 | target << 16 | feature / 8) gives four numbers of 32 bits for
- * eight features. Feature f takes number f / 2 % 4: its lower 16 bits if f is even, else its upper ones. f32.
- */
+ * = (position, row id, step, site | feature / 8) gives four numbers of 32 bits for eight features. Feature f
+ * takes number f / 2 % 4: its lower 16 bits if f is even, else its upper ones. The site is layer << 20 |
+ * target % 16 << 16 | target / 16 << 15. f32. */
 struct op_dropout {
     uint32_t tokens, width;
     float p;
     uint64_t seed;
-    uint32_t layer, target; /* layer < 4096, target < 16 */
+    uint32_t layer, target; /* layer < 4096, target < 32; fewer than 2^18 features */
     uint32_t first;         /* number of the first feature; a multiple of 8, above 0 for part of an input */
     struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };

@@ -13,7 +13,7 @@
  * op_dropout). */
 struct dropout_key {
     uint32_t key[2];
-    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
+    uint32_t position, row_id, step, site; /* feature / 8 is added to the site */
     uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
     float scale;                           /* 1 / (1 - p) */
 };
@@ -24,7 +24,7 @@ static inline struct dropout_key dropout_key_of(const struct op_dropout *op)
     double kept = floor((1.0 - (double)op->p) * 65536.0 + 0.5);
     return (struct dropout_key){
         .key = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)},
-        .site = (op->layer << 20 | op->target << 16) + op->first / 8,
+        .site = (op->layer << 20 | (op->target & 15) << 16 | op->target >> 4 << 15) + op->first / 8,
         .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
         .scale = 1.0f / (1.0f - op->p),
     };

@@ -1,6 +1,7 @@
 /* Tests what stages promise: exact memory, limits, refusal of bad input, dropout and initialisation that do
  * not depend on the split, equal bits for equal calls, saved and restored state, and caches that agree with
  * whole passes. */
+#include "engine/device/scalars.h"
 #include "engine/seeded.h"
 
 static const struct model_config small = {
@@ -694,9 +695,23 @@ static void what_the_engine_lacks_is_refused_by_name(void **state)
     assert_int_equal(device_open(&(struct device_options){.kind = "abacus", .name = "x"}, &device, &err), -1);
 }
 
+/* Features count up from a site, an eighth at a time: no matrix may reach another one's numbers. */
+static void no_two_matrices_draw_the_same_numbers_for_dropout(void **state)
+{
+    (void)state;
+    for (uint32_t a = 0; a < 4 * 32; a++)
+        for (uint32_t b = 0; b < a; b++) {
+            const struct op_dropout one = {.p = 0.1f, .layer = a / 32, .target = a % 32},
+                                    other = {.p = 0.1f, .layer = b / 32, .target = b % 32};
+            const uint32_t x = dropout_key_of(&one).site, y = dropout_key_of(&other).site;
+            assert_true((x > y ? x - y : y - x) >= 1u << 15);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_two_matrices_draw_the_same_numbers_for_dropout),
         cmocka_unit_test(equal_calls_give_equal_bits),
         cmocka_unit_test(splits_threads_and_recomputing_change_no_bit),
         cmocka_unit_test(neither_do_they_with_dropout_in_16_bits),

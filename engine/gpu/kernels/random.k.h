@@ -11,7 +11,7 @@
 /* y = mask * x * scale; a feature is kept if its 16 bits are at most keep_last */
 struct dropout_args {
     uint64_t x, positions, row_ids, step, y;
-    uint32_t key0, key1, site; /* site: layer << 20 | target << 16 */
+    uint32_t key0, key1, site; /* of struct op_dropout */
     uint32_t tokens, width, keep_last, wide;
     float scale;
 };
