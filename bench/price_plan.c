@@ -8,9 +8,8 @@
  * - "plan", "ranks", "stages", "instructions"
  * - "step_s", and "first_s": the first priced step alone, which is what a planner states for long programs
  * - "refused": why this revision refuses the plan (from_plan_check, plan_check), or null
- * - "memory_by": how memory was recomputed, "walk", "emit" or "none". "walk" takes a rank's blocks, rows and
- *   recomputation from the plan, and micro-batches in flight from its train program; "emit" reads the
- *   candidate from the plan and emits it again.
+ * - "memory_by": how memory was recomputed: "emit" reads the candidate from the plan and emits it again;
+ *   "none" where the plan's stages are neither single ranks nor replicas
  * - "memory_declared": the least ratio, over ranks, of declared to recomputed bytes
  * - "memory_of_limit": the largest ratio of recomputed bytes to the device's limit
  * - "memory_over": number of ranks above their limit
@@ -21,11 +20,10 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "planner/cost/memory.h"
-#include "planner/given/inputs.h"
-#include "planner/hybrid/group_state.h"
-#include "planner/kind/chain.h"
 #include "planner/candidate/from_plan.h"
+#include "planner/cost/price.h"
+#include "planner/given/inputs.h"
+#include "planner/kind/kind.h"
 #include "program/codec.h"
 
 #define OVER_LIMIT 1.000001 /* tolerance, because bytes are rounded to granules */
@@ -46,117 +44,23 @@ static void held_add(struct price_held *held, const struct plan_rank *rank, uint
     held->over += of_limit > OVER_LIMIT;
 }
 
-/* Returns the largest number of micro-batches that the rank holds at once between forward and backward of
- * these blocks, or while their weights' gradients are outstanding. */
-static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t end)
-{
-    const struct program *program = &rank->programs[PROGRAM_TRAIN];
-    uint32_t now = 0, most = 1;
-    for (uint32_t i = 0; i < program->instr_count; i++) {
-        const struct instr *x = &program->instrs[i];
-        if (x->block_begin < begin || x->block_end > end)
-            continue;
-        if (x->op == INSTR_FORWARD && x->block_begin == begin)
-            now++;
-        else if ((x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_WEIGHT) && x->block_begin == begin &&
-                 now > 0)
-            now--;
-        most = now > most ? now : most;
-    }
-    return most;
-}
-
-/* Returns the bytes of the boundary tensors that arrive and leave. */
-static uint64_t boundary_bytes(const struct plan_rank *rank)
-{
-    uint64_t bytes = 0;
-    for (uint32_t s = 0; s < rank->slot_count; s++) {
-        const struct plan_slot *slot = &rank->slots[s];
-        if (slot->place == SLOT_ON_DEVICE && (slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT))
-            bytes += slot->bytes_total;
-    }
-    return bytes;
-}
-
-static double stage_share(const struct problem *p, const struct plan_rank *rank)
-{
-    double all = (double)memory_trained(p, 0, p->block_count), share;
-    double mine = (double)memory_trained(p, rank->block_begin, rank->block_end);
-    share = mine > 0 ? rank->state_share * all / mine : 1;
-    return share < 1 ? share : 1;
-}
-
-static uint64_t walk_need(const struct problem *p, const struct plan *plan, const struct plan_rank *rank,
-                          uint32_t members)
-{
-    struct memory_need need = {0};
-    uint64_t shared = 0, saved;
-    uint32_t ranges = rank->range_count ? rank->range_count : 1;
-    if (members > 1 || plan->placement == PLACE_HYBRID) {
-        struct group_stage stage = {.block_begin = rank->block_begin,
-                                    .block_end = rank->block_end,
-                                    .members = members,
-                                    .window = in_flight(rank, rank->block_begin, rank->block_end),
-                                    .micro_batch_rows = plan->rows_bound,
-                                    .recompute = rank->recompute};
-        group_need(p, &stage, stage_share(p, rank), &need);
-        return need.total + boundary_bytes(rank);
-    }
-    for (uint32_t i = 0; i < ranges; i++) {
-        struct plan_range range =
-            rank->range_count ? rank->ranges[i] : (struct plan_range){rank->block_begin, rank->block_end};
-        struct memory_stage stage = {.block_begin = range.begin,
-                                     .block_end = range.end,
-                                     .window = in_flight(rank, range.begin, range.end),
-                                     .micro_batch_rows = plan->rows_bound,
-                                     .recompute = rank->recompute};
-        chain_range_need(p, &stage, &shared, &need, &saved);
-    }
-    return need.total + boundary_bytes(rank);
-}
-
 static uint64_t limit_of(const struct problem *p, const struct plan_rank *rank)
 {
     uint32_t device = cluster_device_find(p->cluster, rank->device);
     return device == UINT32_MAX ? 0 : p->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Whether ranks gather weights, because these are sharded or on a server's holder. */
-static bool gathers(const struct plan *plan)
-{
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
-            int kind = plan->ranks[r].slots[s].kind;
-            if (kind == SLOT_GATHERED || kind == SLOT_PARAMETERS)
-                return true;
-        }
-    }
-    return false;
-}
-
-static void held_walk(const struct problem *p, const struct plan *plan, struct price_held *held)
-{
-    held->by = "walk";
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        uint32_t members = 0;
-        for (uint32_t k = 0; k < plan->rank_count; k++)
-            members += plan->ranks[k].stage == plan->ranks[r].stage;
-        held_add(held, &plan->ranks[r], walk_need(p, plan, &plan->ranks[r], members),
-                 limit_of(p, &plan->ranks[r]));
-    }
-}
-
 /* Emits a plan again from the choices read out of this one, and adds the memory that its ranks then need to
  * *held. Ranks are matched by device. */
-static void held_emit(const struct problem *p, const struct plan *plan, struct price_held *held)
+static void held_fill(const struct problem *p, const struct plan *plan, struct price_held *held)
 {
-    struct place_choice choice = {0};
+    struct candidate candidate = {0};
     struct err err = {0};
     struct plan *again = NULL;
-    if (from_plan_choice(p, plan, &choice, &err) == 0) {
-        again = placement_find(plan->placement)->emit(p, &choice, false, &err);
-        choice_fini(&choice);
-    }
+    *held = (struct price_held){.by = "none", .declared = 1e9};
+    if (candidate_from_plan(p, plan, &candidate, &err) == 0)
+        again = kinds[plan->placement]->emit(p, &candidate, false, &err);
+    candidate_fini(&candidate);
     if (!again) {
         held->over += err.code == ERR_NOFIT;
         snprintf(held->why, sizeof(held->why), "%s", err.text);
@@ -169,17 +73,6 @@ static void held_emit(const struct problem *p, const struct plan *plan, struct p
                 held_add(held, &plan->ranks[r], again->ranks[k].memory_bytes, limit_of(p, &plan->ranks[r]));
     }
     plan_destroy(again);
-}
-
-static void held_fill(const struct problem *p, const struct plan *plan, struct price_held *held)
-{
-    bool chain = plan->placement == PLACE_SINGLE || plan->placement == PLACE_PIPELINE;
-    bool groups = plan->placement == PLACE_HYBRID || (plan->placement == PLACE_DATA && !gathers(plan));
-    *held = (struct price_held){.by = "none", .declared = 1e9};
-    if (chain || groups)
-        held_walk(p, plan, held);
-    else
-        held_emit(p, plan, held);
 }
 
 static json_t *priced(const struct problem *p, const char *path, struct err *err)
