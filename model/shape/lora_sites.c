@@ -217,6 +217,20 @@ static int site_of(struct resolver *r, const struct module *module, struct site 
     return 0;
 }
 
+/* Refuses an expression that also matches a matrix that takes no adapter here: peft would give it one, or
+ * refuse it. */
+static int check_untaken(struct resolver *r, struct module *module)
+{
+    snprintf(module->other, sizeof(module->other), "%s", module->name);
+    int got = is_target(r, module);
+    return got <= 0 ? got
+                    : err_set(r->err, ERR_UNSUPPORTED,
+                              "%s.%s: \"%s\" also matches %s, which takes no adapter; name it in "
+                              "exclude_modules",
+                              r->defaults->where, r->defaults->targets, r->rules->targets.expression,
+                              module->name);
+}
+
 /* Looks up one tensor. Of a layer's experts only the first and the last are looked up, and both must have the
  * same adapters. */
 static int visit(const struct block_tensor *tensor, void *arg)
@@ -232,6 +246,8 @@ static int visit(const struct block_tensor *tensor, void *arg)
     if (tensor->block == 0 || tensor->block > r->config->layers)
         module.layer = UINT32_MAX; /* no layer's number */
     module.expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
+    if (module.target == 0 && r->target && !tensor->fused)
+        return check_untaken(r, &module);
     if (module.target == 0 || tensor->fused ||
         (module.expert && tensor->expert != 0 && tensor->expert + 1 != r->config->experts))
         return 0;

@@ -197,6 +197,10 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
         {"golden/mixtral", "{targets: [q_proj, w2], layers_to_transform: [1]}",
          "method.targets: down_proj of experts has an adapter in every layer"},
         {"golden/mixtral", "{targets: [q_proj, w2, gate_proj, up_proj]}", NULL},
+        {"golden/qwen3-moe", "{targets: '.*(q_proj|mlp\\.gate)'}",
+         "method.targets: \".*(q_proj|mlp\\.gate)\" also matches model.layers.0.mlp.gate, which takes no "
+         "adapter; name it in exclude_modules"},
+        {"golden/qwen3-moe", "{targets: '.*(q_proj|mlp\\.gate)', exclude_modules: '.*gate'}", NULL},
         {"golden/llama", "{targets: '(?i).*Q_PROJ'}", NULL},
         {"golden/llama", "{targets: ALL-linear, rank_pattern: {'layers\\.0\\..*': 2}}", NULL},
     };
