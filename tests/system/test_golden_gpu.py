@@ -82,10 +82,11 @@ def the_catalogue_is_compared_with_what_was_measured(motley):
     return f"an emulated v100 is {seen['ratio']:.1e} of one"
 
 
-def until(what, condition, timeout=60):
+def until(what, condition, timeout=60, told=lambda: ""):
     deadline = time.monotonic() + timeout * SLOW
     while not condition():
-        expect(time.monotonic() < deadline, f"never came: {what}")
+        late = time.monotonic() >= deadline
+        expect(not late, f"never came: {what}\n{told() if late else ''}")
         poll()
 
 
@@ -153,18 +154,20 @@ def a_throttled_card_is_left(motley):
     hot = motley.job(ident)["run"]["ranks"][0]["device"]
     alone = motley.write("alone.json", dict(spec, placement={"kind": "single", "devices": [hot]}))
     cool_s = planned_s(motley, alone)
-    motley.write("health", {hot: {"temperature_c": 93, "clock_khz": 300000, "clock_max_khz": 1000000, "throttle": ["thermal"],
+    # So slow that it is left whatever the other card's times became: it was measured beside other tests, and the run's own steps,
+    # which the emulated card computes as fast as before, correct the times of this one alone.
+    motley.write("health", {hot: {"temperature_c": 93, "clock_khz": 100000, "clock_max_khz": 1000000, "throttle": ["thermal"],
                                   "power_w": 250, "power_limit_w": 250}})
-    until("its job moves", lambda: motley.job(ident)["attempt"] == 2, timeout=180)
+    until("its job moves", lambda: motley.job(ident)["attempt"] == 2, timeout=180, told=lambda: motley.run("logs", str(ident))[-2000:])
     motley.wait_state(ident, ("running",))
     log = motley.run("logs", str(ident))
     expect(f"{hot} throttles (thermal, 93 °C)" in log and "Move: " in log, log)
     now = motley.job(ident)["run"]["ranks"][0]["device"]
     health = device(motley, hot)["health"]
     expect(now != hot and health["temperature_c"] == 93 and health["heat"] < 0.9, f"on {now}; {hot}: {health}")
-    expect("93 °C, 300 of 1000 MHz (thermal)" in motley.run("devices"), motley.run("devices"))
+    expect("93 °C, 100 of 1000 MHz (thermal)" in motley.run("devices"), motley.run("devices"))
     ratio = planned_s(motley, alone) / cool_s
-    expect(1.5 < ratio < 4, f"a plan takes {ratio:.2f} times as long on the throttled card")
+    expect(0.7 < ratio * health["heat"] < 1.6, f"a plan takes {ratio:.2f} times as long on the card at {health['heat']} of its clock")
     motley.run("cancel", str(ident))
     return f"left at {health['heat']:.2f} of its clock"
 
