@@ -15,8 +15,6 @@ enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096 };
 
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
-static const char prefix[] = "base_model.model.";
-static const char outer[] = "model.language_model."; /* the prefix of a language model inside another model */
 
 struct peft {
     struct peft_config config;
@@ -30,9 +28,9 @@ struct peft {
 /* Returns a key without "base_model.model." and without the prefix of a model inside another. */
 static const char *inner_name(const char *key, char name[PEFT_KEY_BYTES])
 {
-    const char *own = key + strlen(prefix);
-    if (strncmp(own, outer, strlen(outer)) != 0 ||
-        snprintf(name, PEFT_KEY_BYTES, "model.%s", own + strlen(outer)) >= PEFT_KEY_BYTES)
+    const char *own = key + strlen(PEFT_PREFIX);
+    if (strncmp(own, PEFT_OUTER, strlen(PEFT_OUTER)) != 0 ||
+        snprintf(name, PEFT_KEY_BYTES, "model.%s", own + strlen(PEFT_OUTER)) >= PEFT_KEY_BYTES)
         return own;
     return name;
 }
@@ -116,10 +114,12 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     if (rank == 0)
         return 0;
     bool turned = tensor->what == ARCH_EMBEDDING; /* its inputs are tokens */
-    snprintf(name, sizeof(name), "%s%s.%s", prefix, module, turned ? "lora_embedding_A" : "lora_A.weight");
+    snprintf(name, sizeof(name), "%s%s.%s", PEFT_PREFIX, module,
+             turned ? "lora_embedding_A" : "lora_A.weight");
     if (check_tensor(c, name, rank, tensor->shape[turned ? 0 : 1]) < 0)
         return -1;
-    snprintf(name, sizeof(name), "%s%s.%s", prefix, module, turned ? "lora_embedding_B" : "lora_B.weight");
+    snprintf(name, sizeof(name), "%s%s.%s", PEFT_PREFIX, module,
+             turned ? "lora_embedding_B" : "lora_B.weight");
     return check_tensor(c, name, turned ? tensor->shape[1] : rows, rank);
 }
 
@@ -228,11 +228,11 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
 {
     static const char layers[] = "model.layers.";
     char name[PEFT_KEY_BYTES];
-    if (strncmp(key, prefix, strlen(prefix)) != 0)
+    if (strncmp(key, PEFT_PREFIX, strlen(PEFT_PREFIX)) != 0)
         return false;
     struct peft_known known = {.name = inner_name(key, name), .sites = &p->sites, .model = model};
-    if (strcmp(known.name, &PEFT_EMBEDDING[strlen(prefix)]) == 0 ||
-        strcmp(known.name, &PEFT_HEAD[strlen(prefix)]) == 0 ||
+    if (strcmp(known.name, &PEFT_EMBEDDING[strlen(PEFT_PREFIX)]) == 0 ||
+        strcmp(known.name, &PEFT_HEAD[strlen(PEFT_PREFIX)]) == 0 ||
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
         strcmp(known.name, "lm_head.original_module.weight") == 0 ||
         strcmp(known.name, "model.embed_tokens.base_layer.weight") == 0 ||
@@ -251,7 +251,7 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
 /* Returns why a key is refused, and what to do. */
 static const char *why_unknown(const char *key)
 {
-    if (strncmp(key, prefix, strlen(prefix)) != 0)
+    if (strncmp(key, PEFT_PREFIX, strlen(PEFT_PREFIX)) != 0)
         return "peft's keys begin with base_model.model., and it passes over others; add that, or save the "
                "adapter with save_pretrained";
     if (strstr(key, ".modules_to_save."))
@@ -295,7 +295,7 @@ static int same_as_base(struct peft *p, struct model *base, const char *key, str
 {
     const struct safetensors_tensor *t = find_table(p->weights, key);
     const char *name = model_get_config(base)->tied ? PEFT_EMBEDDING : key;
-    const struct model_tensor *own = model_tensor_find(base, name + strlen(prefix));
+    const struct model_tensor *own = model_tensor_find(base, name + strlen(PEFT_PREFIX));
     bool same = t && own && own->rows == t->shape[0] && own->cols == t->shape[1];
     uint64_t rows = same ? t->shape[0] : 0, columns = same ? t->shape[1] : 1;
     uint64_t step = columns < COMPARED_VALUES ? COMPARED_VALUES / columns : 1;

@@ -8,14 +8,12 @@
  * each expert's matrices in the hub's files (mlp.experts.E.gate_proj, Mixtral's
  * block_sparse_moe.experts.E.w1), which peft converts to transformers 5's own layout; those of
  * target_parameters are in that layout, and are read as tensors of each expert (peft_experts.h).
- * modules_to_save are
- * base_model.model.lm_head.weight and base_model.model.model.embed_tokens.weight, whole; a tied model has
- * both, with equal values. Keys of a language model inside a model that also reads images begin with
- * base_model.model.model.language_model. Also read are keys that end in lora_A.default.weight,
+ * modules_to_save are base_model.model.lm_head.weight and base_model.model.model.embed_tokens.weight, whole;
+ * a tied model has both, with equal values. Keys of a language model inside a model that also reads images
+ * begin with base_model.model.model.language_model. Also read are keys that end in lora_A.default.weight,
  * …original_module.weight (ignored), and an embedding or head that was saved beside the adapter and equals
  * the base's. Features that Motley does not compute are refused by name with ERR_UNSUPPORTED: use_dora, bias
- * other than "none", layer_replication, fan_in_fan_out, trainable_token_indices, and so
- * on. */
+ * other than "none", layer_replication, fan_in_fan_out, trainable_token_indices, and so on. */
 #ifndef MOTLEY_MODEL_ADAPTERS_PEFT_H
 #define MOTLEY_MODEL_ADAPTERS_PEFT_H
 

@@ -5,9 +5,6 @@
 
 #include "model/shape/blocks.h"
 
-static const char prefix[] = "base_model.model.";
-static const char outer[] = "model.language_model."; /* the prefix of a language model inside another model */
-
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
     const char *last = lora_target_name(target), *module = lora_target_module(target);
@@ -21,7 +18,7 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 int peft_name(const struct model_config *model, const char *parameter, char *name, size_t size)
 {
     bool inner = model->nested && strncmp(parameter, "model.", strlen("model.")) == 0;
-    int length = snprintf(name, size, "%s%s%s", prefix, inner ? outer : "",
+    int length = snprintf(name, size, "%s%s%s", PEFT_PREFIX, inner ? PEFT_OUTER : "",
                           parameter + (inner ? strlen("model.") : 0));
     return length >= 0 && (size_t)length < size ? 0 : -1;
 }
@@ -47,8 +44,8 @@ const struct safetensors_tensor *peft_find(const struct safetensors *weights, co
     char name[PEFT_KEY_BYTES];
     const struct model_config nested = {.nested = true};
     const struct safetensors_tensor *tensor = find_either(weights, key);
-    if (tensor || strncmp(key, prefix, strlen(prefix)) != 0 ||
-        peft_name(&nested, key + strlen(prefix), name, sizeof(name)) < 0)
+    if (tensor || strncmp(key, PEFT_PREFIX, strlen(PEFT_PREFIX)) != 0 ||
+        peft_name(&nested, key + strlen(PEFT_PREFIX), name, sizeof(name)) < 0)
         return tensor;
     return find_either(weights, name);
 }

@@ -9,7 +9,9 @@
 #include "model/files/safetensors.h"
 #include "model/shape/config.h"
 
-enum { PEFT_KEY_BYTES = 192 }; /* room for any key */
+#define PEFT_PREFIX "base_model.model."    /* of every key */
+#define PEFT_OUTER "model.language_model." /* and of a language model inside another model */
+enum { PEFT_KEY_BYTES = 192 };             /* room for any key */
 
 /* Writes the key, NUL-terminated, of a parameter of the adapter or of modules_to_save whose name in Motley is
  * 'parameter' ("model.layers.3.self_attn.q_proj.lora_A.weight"). Returns 0, or -1 if it does not fit. */

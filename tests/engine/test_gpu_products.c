@@ -37,11 +37,15 @@ static void products_in_16_bits_round_their_operands_once(void **state)
 static void plain_products_and_those_of_experts_round_likewise(void **state)
 {
     static const char *const names[] = {"gemm_rounded", "gemm_grouped_rounded"};
+    int found = 0;
     (void)state;
     for (size_t i = 0; i < sizeof(rounded_cases) / sizeof(*rounded_cases); i++)
         for (int n = 0; n < 2; n++)
-            if (strcmp(rounded_cases[i].name, names[n]) == 0)
+            if (strcmp(rounded_cases[i].name, names[n]) == 0) {
                 cases_run(&rounded_cases[i], 1, 12);
+                found++;
+            }
+    assert_int_equal(found, 2);
 }
 
 static void what_a_device_cannot_multiply_is_not_taken(void **state)

@@ -498,99 +498,98 @@ static void keys_that_are_null_are_off_or_refused_by_name(void **state)
 #define HELIUM FOLDERS "helium/config"
 #define GLM4 FOLDERS "glm4/config"
 
+/* What of a method each model has, and what the refusal of the rest says; NULL: nothing is refused. */
+static const struct {
+    const char *config, *method, *says;
+} of_models[] = {
+    {"tiny-qwen2", "{targets: [q_proj, qkv_proj]}",
+     "method.targets: \"qkv_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
+     "v_proj, "
+     "o_proj, gate_proj, up_proj, down_proj"},
+    {"tiny-qwen2", "{modules_to_save: [lm_head]}", "method.modules_to_save"},
+    {"tiny-qwen2", "{modules_to_save: [lm_head, embed_tokens], rank_pattern: {q_proj: 2}}", NULL},
+    {"tiny-qwen2", "{targets: [q_proj, k_proj], exclude_modules: [q_proj]}", NULL},
+    {"tiny-qwen2", "{targets: [q_proj], exclude_modules: [q_proj]}",
+     "method.targets: exclude_modules leaves none"},
+    {"tiny-olmoe", "{targets: [gate_proj, down_proj]}", "method.targets: gate_proj and up_proj"},
+    {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
+    {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
+    {"tiny-olmoe", "{targets: [q_proj], target_parameters: [mlp.experts.gate_up_proj], dropout: 0}", NULL},
+    {"tiny-olmoe", "{targets: [], target_parameters: [experts.down_proj], dropout: 0}", NULL},
+    {"tiny-olmoe", "{target_parameters: null}", NULL},
+    {"tiny-olmoe", "{target_parameters: [experts.down_proj]}",
+     "method.dropout: is 0.05; adapters on tensors of all experts (method.target_parameters) have none"},
+    {"tiny-olmoe", "{target_parameters: [experts.down_proj], dropout: 0}, result: {kind: gguf}",
+     "result.kind: gguf: adapters on tensors of all experts"},
+    {"tiny-olmoe", "{target_parameters: [experts.down_proj], dropout: 0}, result: {kind: merged}", NULL},
+    {"tiny-olmoe", "{targets: [down_proj], target_parameters: [experts.gate_up_proj], dropout: 0}",
+     "method.target_parameters: down_proj of experts is named in targets, too"},
+    {"tiny-olmoe", "{targets: [x_proj], target_parameters: [experts.gate_up_proj], dropout: 0}",
+     "method.targets: \"x_proj\" matches no layer of this model"},
+    {"tiny-olmoe", "{targets: '.*x_proj', target_parameters: [experts.gate_up_proj], dropout: 0}",
+     "method.targets: \".*x_proj\" matches no layer of this model"},
+    {"tiny-olmoe", "{target_parameters: [mlp.gate.weight], dropout: 0}",
+     "method.target_parameters: \"mlp.gate.weight\" is no tensor of all experts of this model, which are "
+     "model.layers.0.mlp.experts.gate_up_proj and likewise down_proj"},
+    {"tiny-qwen2", "{target_parameters: [experts.down_proj], dropout: 0}",
+     "method.target_parameters: this model has no experts"},
+    {MIXED, "{targets: [gate_proj, up_proj]}", "method.targets: gate_proj of layer 1, which has no experts"},
+    {MIXED, "{targets: [gate_proj, up_proj], exclude_modules: '.*layers\\.1\\.mlp\\..*'}", NULL},
+    {MIXED, "{targets: [gate_proj, up_proj]}, result: {kind: merged}", NULL},
+    {"tiny-olmoe", "{kind: full}", NULL},
+    {"tiny-qwen2", "{base: packed}", "method.base: packed keeps the quantised blocks of a GGUF"},
+    {"tiny-qwen2", "{kind: full}, train: {router_aux: true}", "train.router_aux: this model has no experts"},
+    {"tiny-qwen2", "{}, train: {router_aux: 0.01}", "train.router_aux"},
+    {"tiny-olmoe", "{}, train: {router_aux: true}", NULL},
+    {MINISTRAL3, "{}, train: {steps: 1}, sample: {prompt: x}", NULL},
+    {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
+    {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"helium\" are not"},
+    {HELIUM, "{}, result: {kind: merged}", NULL},
+    {FOLDERS "gpt-oss/config", "{}, result: {kind: gguf}",
+     "result.kind: gguf: models of type \"gpt_oss\" are not"},
+    {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
+    {"tiny-qwen2", "{}, placement: {stages: 9}",
+     "placement.stages: is 9, and this model has 4 layers, which with embedding and head make at most 6"},
+    {GOLDEN "llama/config", "{targets: [q_proj, lm_head, embed_tokens]}, result: {kind: merged}", NULL},
+    {GOLDEN "llama/config", "{targets: [lm_head]}, result: {kind: gguf}",
+     "result.kind: gguf: adapters on embed_tokens and lm_head are not written for llama.cpp; ask for "
+     "adapter "
+     "or merged"},
+    {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}", NULL},
+    {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [lm_head]}",
+     "method.modules_to_save: lm_head is trained whole, and method.targets puts an adapter on it"},
+    {GOLDEN "qwen2/config", "{targets: [embed_tokens]}", NULL},
+    {GOLDEN "qwen2/config", "{targets: [embed_tokens]}, result: {kind: merged}",
+     "result.kind: merged: this model's head is its embedding"},
+    {GOLDEN "qwen2/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}",
+     "method.modules_to_save: embed_tokens is trained whole, and method.targets puts an adapter on the "
+     "same"},
+    {FOLDERS "phi3/config", "{}", NULL},
+    {FOLDERS "phi3/config", "{targets: [q_proj, k_proj, v_proj, o_proj]}",
+     "method.targets: \"q_proj\" matches no layer of this model; those that do: o_proj, down_proj, "
+     "qkv_proj, gate_up_proj"},
+    {GLM4, "{targets: [q_proj, gate_up_proj]}", NULL},
+    {GLM4, "{targets: [gate_proj]}",
+     "method.targets: \"gate_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
+     "v_proj, "
+     "o_proj, down_proj, gate_up_proj"},
+};
+
 static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
 {
     (void)state;
-    static const struct {
-        const char *config, *method, *says;
-    } cases[] = {
-        {"tiny-qwen2", "{targets: [q_proj, qkv_proj]}",
-         "method.targets: \"qkv_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
-         "v_proj, "
-         "o_proj, gate_proj, up_proj, down_proj"},
-        {"tiny-qwen2", "{modules_to_save: [lm_head]}", "method.modules_to_save"},
-        {"tiny-qwen2", "{modules_to_save: [lm_head, embed_tokens], rank_pattern: {q_proj: 2}}", NULL},
-        {"tiny-qwen2", "{targets: [q_proj, k_proj], exclude_modules: [q_proj]}", NULL},
-        {"tiny-qwen2", "{targets: [q_proj], exclude_modules: [q_proj]}",
-         "method.targets: exclude_modules leaves none"},
-        {"tiny-olmoe", "{targets: [gate_proj, down_proj]}", "method.targets: gate_proj and up_proj"},
-        {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
-        {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
-        {"tiny-olmoe", "{targets: [q_proj], target_parameters: [mlp.experts.gate_up_proj], dropout: 0}",
-         NULL},
-        {"tiny-olmoe", "{targets: [], target_parameters: [experts.down_proj], dropout: 0}", NULL},
-        {"tiny-olmoe", "{target_parameters: null}", NULL},
-        {"tiny-olmoe", "{target_parameters: [experts.down_proj]}",
-         "method.dropout: is 0.05; adapters on tensors of all experts (method.target_parameters) have none"},
-        {"tiny-olmoe", "{target_parameters: [experts.down_proj], dropout: 0}, result: {kind: gguf}",
-         "result.kind: gguf: adapters on tensors of all experts"},
-        {"tiny-olmoe", "{target_parameters: [experts.down_proj], dropout: 0}, result: {kind: merged}", NULL},
-        {"tiny-olmoe", "{targets: [down_proj], target_parameters: [experts.gate_up_proj], dropout: 0}",
-         "method.target_parameters: down_proj of experts is named in targets, too"},
-        {"tiny-olmoe", "{targets: [x_proj], target_parameters: [experts.gate_up_proj], dropout: 0}",
-         "method.targets: \"x_proj\" matches no layer of this model"},
-        {"tiny-olmoe", "{targets: '.*x_proj', target_parameters: [experts.gate_up_proj], dropout: 0}",
-         "method.targets: \".*x_proj\" matches no layer of this model"},
-        {"tiny-olmoe", "{target_parameters: [mlp.gate.weight], dropout: 0}",
-         "method.target_parameters: \"mlp.gate.weight\" is no tensor of all experts of this model, which are "
-         "model.layers.0.mlp.experts.gate_up_proj and likewise down_proj"},
-        {"tiny-qwen2", "{target_parameters: [experts.down_proj], dropout: 0}",
-         "method.target_parameters: this model has no experts"},
-        {MIXED, "{targets: [gate_proj, up_proj]}",
-         "method.targets: gate_proj of layer 1, which has no experts"},
-        {MIXED, "{targets: [gate_proj, up_proj], exclude_modules: '.*layers\\.1\\.mlp\\..*'}", NULL},
-        {MIXED, "{targets: [gate_proj, up_proj]}, result: {kind: merged}", NULL},
-        {"tiny-olmoe", "{kind: full}", NULL},
-        {"tiny-qwen2", "{base: packed}", "method.base: packed keeps the quantised blocks of a GGUF"},
-        {"tiny-qwen2", "{kind: full}, train: {router_aux: true}",
-         "train.router_aux: this model has no experts"},
-        {"tiny-qwen2", "{}, train: {router_aux: 0.01}", "train.router_aux"},
-        {"tiny-olmoe", "{}, train: {router_aux: true}", NULL},
-        {MINISTRAL3, "{}, train: {steps: 1}, sample: {prompt: x}", NULL},
-        {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
-        {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"helium\" are not"},
-        {HELIUM, "{}, result: {kind: merged}", NULL},
-        {FOLDERS "gpt-oss/config", "{}, result: {kind: gguf}",
-         "result.kind: gguf: models of type \"gpt_oss\" are not"},
-        {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
-        {"tiny-qwen2", "{}, placement: {stages: 9}",
-         "placement.stages: is 9, and this model has 4 layers, which with embedding and head make at most 6"},
-        {GOLDEN "llama/config", "{targets: [q_proj, lm_head, embed_tokens]}, result: {kind: merged}", NULL},
-        {GOLDEN "llama/config", "{targets: [lm_head]}, result: {kind: gguf}",
-         "result.kind: gguf: adapters on embed_tokens and lm_head are not written for llama.cpp; ask for "
-         "adapter "
-         "or merged"},
-        {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}", NULL},
-        {GOLDEN "llama/config", "{targets: [lm_head], modules_to_save: [lm_head]}",
-         "method.modules_to_save: lm_head is trained whole, and method.targets puts an adapter on it"},
-        {GOLDEN "qwen2/config", "{targets: [embed_tokens]}", NULL},
-        {GOLDEN "qwen2/config", "{targets: [embed_tokens]}, result: {kind: merged}",
-         "result.kind: merged: this model's head is its embedding"},
-        {GOLDEN "qwen2/config", "{targets: [lm_head], modules_to_save: [embed_tokens]}",
-         "method.modules_to_save: embed_tokens is trained whole, and method.targets puts an adapter on the "
-         "same"},
-        {FOLDERS "phi3/config", "{}", NULL},
-        {FOLDERS "phi3/config", "{targets: [q_proj, k_proj, v_proj, o_proj]}",
-         "method.targets: \"q_proj\" matches no layer of this model; those that do: o_proj, down_proj, "
-         "qkv_proj, gate_up_proj"},
-        {GLM4, "{targets: [q_proj, gate_up_proj]}", NULL},
-        {GLM4, "{targets: [gate_proj]}",
-         "method.targets: \"gate_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
-         "v_proj, "
-         "o_proj, down_proj, gate_up_proj"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(of_models) / sizeof(of_models[0]); i++) {
         char text[256], path[256];
         struct job_spec spec;
         struct model_config config;
         struct err err = {0};
-        snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: %s}", cases[i].method);
-        snprintf(path, sizeof(path), MOTLEY_TEST_DATA "/configs/%s.json", cases[i].config);
+        snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: %s}", of_models[i].method);
+        snprintf(path, sizeof(path), MOTLEY_TEST_DATA "/configs/%s.json", of_models[i].config);
         parse_good(text, &spec);
         assert_int_equal(0, model_config_load(path, &config, &err));
         int status = spec_check_model(&spec, &config, &err);
-        if (status != (cases[i].says ? -1 : 0) ||
-            (cases[i].says && strncmp(err.text, cases[i].says, strlen(cases[i].says)) != 0))
+        if (status != (of_models[i].says ? -1 : 0) ||
+            (of_models[i].says && strncmp(err.text, of_models[i].says, strlen(of_models[i].says)) != 0))
             fail_msg("%s: %d %s", text, status, err.text);
         spec_fini(&spec);
     }
