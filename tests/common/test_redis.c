@@ -384,7 +384,7 @@ static int secure_up(void **state)
     test_cert_make(&secure->node, &secure->ours, secure->dir.path, "agent:left");
     test_cert_make(&secure->stranger, &secure->theirs, secure->dir.path, "agent:stranger");
     test_cert_make(&secure->poser, &secure->ours, secure->dir.path, "client:poser");
-    int port = 20000 + getpid() % 20000;
+    int port = test_free_port();
     snprintf(
         secure->server.acl, sizeof(secure->server.acl),
         "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n"
@@ -494,7 +494,7 @@ static void another_certificate_of_the_cluster_cannot_pose_as_redis(void **state
     struct test_redis poser = {0};
     struct test_dir folder;
     char address[64];
-    int port = 40000 + getpid() % 20000;
+    int port = test_free_port();
     test_dir_make(&folder);
     snprintf(poser.acl, sizeof(poser.acl),
              "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n", port,

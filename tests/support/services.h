@@ -12,6 +12,7 @@
 #ifndef MOTLEY_TESTS_SERVICES_H
 #define MOTLEY_TESTS_SERVICES_H
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
@@ -51,6 +52,38 @@ static inline void test_services_fail(const char *what, const char *why)
 {
     fprintf(stderr, "test services: %s: %s\n", what, why);
     exit(1);
+}
+
+/* Ends the test program with the last 2,000 bytes of a server's log. */
+static inline void test_server_fail(const char *what, const char *why, const char *log)
+{
+    char tail[2001];
+    FILE *file = fopen(log, "rb");
+    if (file && (fseek(file, -(long)(sizeof(tail) - 1), SEEK_END) == 0 || fseek(file, 0, SEEK_SET) == 0))
+        fwrite(tail, 1, fread(tail, 1, sizeof(tail) - 1, file), stderr);
+    test_services_fail(what, why);
+}
+
+/* A TCP port of the loopback address on which nothing listens, below those that Linux gives to outgoing
+ * connections (32768 and up), so that no connection takes it before the caller's server does. Programs that
+ * ask at once begin at different ports. */
+static inline int test_free_port(void)
+{
+    enum { FIRST = 20000, PORTS = 12768 };
+    for (int i = 0; i < PORTS; i++) {
+        int port = FIRST + (int)(((unsigned)getpid() * 7 + (unsigned)i) % PORTS);
+        struct sockaddr_in where = {.sin_family = AF_INET,
+                                    .sin_port = htons((uint16_t)port),
+                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool is_free = fd >= 0 && bind(fd, (struct sockaddr *)&where, sizeof(where)) == 0;
+        if (fd >= 0)
+            close(fd);
+        if (is_free)
+            return port;
+    }
+    test_services_fail("loopback", "no port is free");
+    return 0;
 }
 
 /* Checks a condition every 2 ms until it holds, for processes that cannot be waited for in another way. False
@@ -122,8 +155,11 @@ static inline bool test_postgres_answers(void *arg)
 {
     struct test_postgres *postgres = arg;
     struct err err;
-    if (waitpid(postgres->pid, NULL, WNOHANG) == postgres->pid)
-        test_services_fail("postgres", "ended at start; see its log");
+    if (waitpid(postgres->pid, NULL, WNOHANG) == postgres->pid) {
+        char log[160];
+        snprintf(log, sizeof(log), "%s/log", postgres->dir);
+        test_server_fail("postgres", "ended at start", log);
+    }
     struct pg_conn *conn = pg_connect(postgres->conninfo, 2000, &err);
     pg_disconnect(conn);
     return conn != NULL;
@@ -199,8 +235,11 @@ static inline void test_postgres_stop(struct test_postgres *postgres)
 static inline bool test_redis_answers(void *arg)
 {
     struct test_redis *redis = arg;
-    if (waitpid(redis->pid, NULL, WNOHANG) == redis->pid)
-        test_services_fail("redis-server", "ended at start; see its log");
+    if (waitpid(redis->pid, NULL, WNOHANG) == redis->pid) {
+        char log[160];
+        snprintf(log, sizeof(log), "%s/log", redis->dir);
+        test_server_fail("redis-server", "ended at start", log);
+    }
     struct sockaddr_un where = {.sun_family = AF_UNIX};
     if ((size_t)snprintf(where.sun_path, sizeof(where.sun_path), "%s", redis->address + 5) >=
         sizeof(where.sun_path)) {
