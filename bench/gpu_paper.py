@@ -9,7 +9,8 @@ over the card's bandwidth; what the kernel's multiprocessors need, with the late
 and the last wave of blocks; FLOPs of the vendor's library over the library's rate; LAUNCH_S for each launch is added. That is
 a bound and no forecast: what caches hold and what else a card does is not in it. No card has confirmed it; where `make
 gpu-bench` has left its figures, they are printed beside it. For RDNA 3's and 4's cards both are read from their object of this
-build; its matrix instructions take the vector units' time. For AMD's other cards the instructions of the PTX stand for theirs.
+build; its matrix instructions take the vector units' time. For AMD's other cards the instructions of the PTX stand for theirs, but
+where NVIDIA's turn fragments and theirs cannot.
 
     bench/gpu_paper.py [--card h100] [--shape 8b] [--method qlora] [--json]
 
@@ -133,6 +134,11 @@ def kernel_counts(text):
             share = (best["mma"] + best["fma"]) / max(1, products)
             found[re.match(r"\w+", kernel).group(0)] = {"instructions": max(best["shortest"], round(whole * share)), **best}
     return found
+
+
+def without_turns(text):
+    """PTX as it stands for AMD's cards, which read two fragments across their terms by four reads and four permutations."""
+    return re.sub(r"(?m)^(\s*ldmatrix\.\S+\.x4\.trans\..*;)$", r"\1" + "\n\tprmt.b32 x;" * 7, text)
 
 
 # --- AMD's objects
@@ -419,9 +425,9 @@ def main():
     if not os.path.exists(options.ptx):
         print(f"SKIP gpu-paper: {options.ptx} is not there (this build has no code for cards)")
         return 77
-    with open(options.ptx, encoding="ascii") as handle:
-        kernels = kernel_counts(handle.read())
     card = card_of(os.path.join(built, "motley"), options.card)
+    with open(options.ptx, encoding="ascii") as handle:
+        kernels = kernel_counts(without_turns(handle.read()) if card["kind"] == "hip" else handle.read())
     step = step_of(os.path.join(built, "gpu_paper"), options.shape, options.method, card["gib"], card["matrix"])
     if card["wmma"]:
         text = object_text(os.path.join(os.path.dirname(options.ptx), card["arch"]))

@@ -25,7 +25,7 @@ BUDGET = {"attention_64": (152, 0), "attention_128": (176, 96), "attention_256":
           "attention_keys_64": (216, 128), "attention_keys_128": (252, 0), "attention_keys_256": (255, 0),
           "attention_queries_64": (204, 104), "attention_queries_128": (232, 0), "attention_queries_256": (255, 0),
           "attention_units_64": (144, 0), "attention_units_128": (188, 0), "attention_units_256": (255, 0),
-          "attention_units_keys_64": (160, 56), "attention_units_keys_128": (228, 0), "attention_units_keys_256": (224, 0),
+          "attention_units_keys_64": (162, 0), "attention_units_keys_128": (228, 0), "attention_units_keys_256": (224, 0),
           "attention_units_queries_128": (188, 0), "attention_units_queries_256": (216, 0),
           "gemm_128x128": (144, 0), "gemm_nf4_128x128": (144, 0), "gemm_blocks_128x128": (144, 24),
           "units_eights_128x128": (128, 20), "units_nf4_eights_128x128": (128, 16), "units_128x128": (224, 0), "units_nf4_128x128": (224, 0), "units_blocks_128x128": (224, 0),

@@ -44,9 +44,7 @@ FUNCTION uint32_t attention_units_along(uint32_t j, uint32_t r)
  * its rows (left * right). */
 FUNCTION uint32_t attention_units_across(uint32_t j, uint32_t r)
 {
-    const uint32_t group = fragment_across() == 4 ? j % 2 : j / 2,
-                   odd = fragment_across() == 4 ? j / 2 : j % 2;
-    return attention_units_column() + group * 2 * fragment_columns() + 2 * fragment_column(r) + odd;
+    return attention_units_column() + fragment_across_column(j, fragment_column(r));
 }
 
 /* The eight values that begin `bytes` after the matrix's address. */

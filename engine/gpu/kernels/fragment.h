@@ -348,13 +348,29 @@ FUNCTION void fragment_of_kept(const uint32_t kept[4], uint32_t *a)
 }
 
 /* Loads fragment_across() fragments of b from a tile whose rows are the terms: `at` is the first row, rows
- * are ld words apart, and each word holds two columns. Of two fragments, the first has the even and the
- * second the odd columns among twice fragment_columns(); of four, the first two have the even and the others
- * the odd ones among four times as many. */
+ * are ld words apart, and each word holds two columns. NVIDIA's instruction turns blocks, so the fragments'
+ * columns follow each other there. Elsewhere, of two fragments, the first has the even and the second the odd
+ * columns among twice fragment_columns(); of four, the first two have the even and the others the odd ones
+ * among four times as many. */
 FUNCTION uint32_t fragment_across(void)
 {
     return rdna() != 0 ? 4 : 2;
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+
+FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t (*b)[FRAGMENT_B])
+{
+    fragment_take_b(tile, at, ld, 0, 0, 1, 2, b);
+}
+
+/* The column that number `column` of fragment j is, counted from the first column of fragment 0. */
+FUNCTION uint32_t fragment_across_column(uint32_t j, uint32_t column)
+{
+    return j * fragment_columns() + column;
+}
+
+#else
 
 FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t (*b)[FRAGMENT_B])
 {
@@ -383,6 +399,15 @@ FUNCTION void fragment_take_across(uint32_t *tile, uint32_t at, uint32_t ld, uin
         b[1][i] = fragment_upper(word[2 * i], word[2 * i + 1]);
     }
 }
+
+FUNCTION uint32_t fragment_across_column(uint32_t j, uint32_t column)
+{
+    const uint32_t group = fragment_across() == 4 ? j % 2 : j / 2,
+                   odd = fragment_across() == 4 ? j / 2 : j % 2;
+    return group * 2 * fragment_columns() + 2 * column + odd;
+}
+
+#endif
 
 /* Row and column of value r of a lane's four values of d. A lane has equally many values of each of
  * fragment_rows() rows, and shares these rows with the lanes whose numbers differ from its own in bits of
