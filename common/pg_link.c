@@ -411,11 +411,17 @@ static void link_connecting(evutil_socket_t fd, short what, void *arg)
     pg_handler_leave(pg);
 }
 
+static uint32_t connect_ms(const struct pg *pg)
+{
+    return pg->config.timeout_ms < CONNECT_MS ? pg->config.timeout_ms : CONNECT_MS;
+}
+
 static void link_start(struct pg_link *link)
 {
     struct pg *pg = link->pg;
     struct pg_conn_params params;
     pg_conn_params_make(&params, pg->conninfo, pg->application, pg->config.timeout_ms);
+    pg_conn_params_turn(&params, pg->conninfo, link->turns);
     link->conn = PQconnectStartParams(params.keywords, params.values, 1);
     if (!link->conn || PQstatus(link->conn) == CONNECTION_BAD) {
         struct err why;
@@ -424,7 +430,7 @@ static void link_start(struct pg_link *link)
         return;
     }
     link->state = PG_LINK_CONNECTING;
-    pg_link_timer(link, CONNECT_MS);
+    pg_link_timer(link, connect_ms(pg));
     link->readable = event_new(pg->base, PQsocket(link->conn), EV_WRITE, link_connecting, link);
     if (link->readable)
         event_add(link->readable, NULL);
@@ -441,7 +447,8 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
         link_start(link);
     } else if (link->state == PG_LINK_CONNECTING) {
         struct err why;
-        err_set(&why, ERR_TIMEOUT, "PostgreSQL did not accept a connection within %d ms", CONNECT_MS);
+        err_set(&why, ERR_TIMEOUT, "PostgreSQL did not accept a connection within %u ms", connect_ms(pg));
+        link->turns++; /* libpq goes on to the next host by itself only when one refuses */
         pg_link_lost(link, &why);
     } else if (link->listener) {
         listen_send(link); /* pg_listen has added a channel */

@@ -34,16 +34,19 @@ bool pg_error_is_shutdown(const PGresult *result);
 /* Returns 0, or -1 with the error that occurred while the parameters were filled. 'params' may be NULL. */
 int pg_params_check(const struct pg_params *params, struct err *err);
 
-/* Keywords and values for PQconnectStartParams and PQconnectdbParams: NULL-terminated, at most 8, valid as
- * long as 'room'. */
+/* Keywords and values for PQconnectStartParams and PQconnectdbParams: NULL-terminated, valid as long as
+ * 'room'. */
 struct pg_conn_params {
-    const char *keywords[8];
-    const char *values[8];
+    const char *keywords[16];
+    const char *values[16];
     char options[64];
     char timeout[16];
+    char turned[3][1024]; /* hosts, addresses and ports (pg_conn_params_turn) */
 };
 void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, const char *application,
                          uint32_t timeout_ms);
+/* Lets the connection begin with another one of the hosts that 'conninfo' names, 'turns' further. */
+void pg_conn_params_turn(struct pg_conn_params *room, const char *conninfo, unsigned turns);
 
 /* ---- the pool (pg.c, pg_link.c) ---- */
 
@@ -92,6 +95,7 @@ struct pg_link {
     struct event *timer;
     enum pg_link_state state;
     uint32_t backoff_ms;
+    unsigned turns; /* attempts to connect that timed out: each next one begins with the next host */
     bool writes;
     bool reads;
     bool listener;

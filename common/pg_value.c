@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,28 +317,66 @@ void pg_prepared_remove(struct pg_prepared *prepared, const struct pg_statement 
     }
 }
 
+/* Appends one keyword and its value. */
+static void conn_param(struct pg_conn_params *room, const char *keyword, const char *value)
+{
+    size_t i = 0;
+    while (room->keywords[i])
+        i++;
+    assert(i + 1 < sizeof(room->keywords) / sizeof(room->keywords[0]));
+    room->keywords[i] = keyword;
+    room->values[i] = value;
+}
+
 void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, const char *application,
                          uint32_t timeout_ms)
 {
+    *room = (struct pg_conn_params){0};
     /* All statements are short, so PostgreSQL must not compile them (jit). It would for a statement with a
      * list of records as a parameter, for which it estimates 10,000 rows, and compiling takes 50 ms. */
     snprintf(room->options, sizeof(room->options), "-c statement_timeout=%u -c jit=off", timeout_ms);
     uint32_t seconds = timeout_ms / 1000;
     snprintf(room->timeout, sizeof(room->timeout), "%u", seconds < 2 ? 2 : seconds > 10 ? 10 : seconds);
-    int i = 0;
-    room->keywords[i] =
-        "dbname"; /* its value is a whole conninfo, which libpq expands; later keywords override it */
-    room->values[i++] = conninfo;
-    room->keywords[i] = "options";
-    room->values[i++] = room->options;
-    room->keywords[i] = "client_encoding";
-    room->values[i++] = "UTF8";
-    room->keywords[i] = "connect_timeout";
-    room->values[i++] = room->timeout;
-    if (application) {
-        room->keywords[i] = "application_name";
-        room->values[i++] = application;
-    }
-    room->keywords[i] = NULL;
-    room->values[i] = NULL;
+    /* Later keywords override earlier ones. Without keepalives a connection that only listens would wait for
+     * two hours for a server whose machine has died. */
+    conn_param(room, "keepalives_idle", "5");
+    conn_param(room, "keepalives_interval", "5");
+    conn_param(room, "keepalives_count", "2");
+    conn_param(room, "dbname", conninfo); /* a whole conninfo, which libpq expands */
+    conn_param(room, "options", room->options);
+    conn_param(room, "client_encoding", "UTF8");
+    conn_param(room, "connect_timeout", room->timeout);
+    if (application)
+        conn_param(room, "application_name", application);
+}
+
+/* Writes the comma-separated list, of less than 1024 bytes, 'turns' items further, the first ones last. */
+static void list_turn(const char *list, unsigned turns, char room[1024])
+{
+    size_t count = 1;
+    for (const char *at = list; *at != '\0'; at++)
+        count += *at == ',';
+    const char *first = list;
+    for (size_t skip = turns % count; skip > 0; skip--)
+        first = strchr(first, ',') + 1;
+    const size_t before = first > list ? (size_t)(first - list) - 1 : 0;
+    const size_t rest = strlen(first);
+    memcpy(room, first, rest);
+    room[rest] = before > 0 ? ',' : '\0';
+    memcpy(room + rest + 1, list, before);
+    room[rest + (before > 0 ? before + 1 : 0)] = '\0';
+}
+
+void pg_conn_params_turn(struct pg_conn_params *room, const char *conninfo, unsigned turns)
+{
+    static const char *const lists[] = {"host", "hostaddr", "port"};
+    PQconninfoOption *options = turns > 0 ? PQconninfoParse(conninfo, NULL) : NULL;
+    for (PQconninfoOption *option = options; option && option->keyword; option++)
+        for (size_t i = 0; i < 3; i++)
+            if (option->val && strcmp(option->keyword, lists[i]) == 0 && strchr(option->val, ',') &&
+                strlen(option->val) < sizeof(room->turned[i])) {
+                list_turn(option->val, turns, room->turned[i]);
+                conn_param(room, lists[i], room->turned[i]);
+            }
+    PQconninfoFree(options);
 }

@@ -357,6 +357,15 @@ static void lost(void *arg, const struct err *why)
     forget(scheduler);
 }
 
+static void went_back(void *arg, int64_t jobs)
+{
+    struct scheduler *scheduler = arg;
+    log_event(LOG_LEVEL_WARN, "database_went_back",
+              "name=%s jobs=%lld why=\"a standby that may lack the last "
+              "changes took over\"",
+              scheduler->config->name, (long long)jobs);
+}
+
 /* Logs that the database cannot be reached. Each connection reports each failed try, and one log line a
  * second is enough. */
 static void trouble(void *arg, const struct err *why)
@@ -477,7 +486,7 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
                                                   .name = scheduler->config->name,
                                                   .silent_ms = scheduler->config->limits.leader_silent_ms,
                                                   .poll_ms = scheduler->config->limits.leader_poll_ms};
-    const struct store_leader_events events = {gained, lost, NULL};
+    const struct store_leader_events events = {.gained = gained, .lost = lost, .went_back = went_back};
     if (store_create(scheduler->base, &store, &scheduler->store, err) < 0 ||
         store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0 ||
         store_watch_schema(scheduler->store, outgrown, scheduler, err) < 0) {

@@ -3,6 +3,11 @@
  * Invariant: `epoch` is non-zero exactly while this process believes that its session, with the server
  * process `pid`, holds the lock. The pool has one connection, which reconnects silently. A new session has
  * another pid and no lock, so a changed pid shows that the lock was lost, even if no statement was being run.
+ *
+ * A standby that was promoted continues under another timeline. If commits did not wait for it, it may lack
+ * the last ones: events that agents consider stored, and ids that would be given out again. Then the database
+ * is put into use like a restored backup (restore.c) before anybody leads. A leader's beat tells whether
+ * commits waited.
  */
 #include "store/leader.h"
 
@@ -12,6 +17,10 @@
 #include <string.h>
 
 #include "common/pg.h"
+#include "store/restore.h"
+#include "store/store_private.h"
+
+enum { ASK_MS = 3000, SETTLE_MS = 10000 };
 
 struct store_leader {
     struct pg *pg;
@@ -21,11 +30,12 @@ struct store_leader {
     char name[104];
     unsigned poll_ms, silent_ms;
     bool asking;
+    bool waited; /* whether commits waited for a standby when PostgreSQL last answered; true at the start */
     int64_t epoch, pid;
 };
 
 /* clang-format off */
-/* Parameters: $1: name; $2: silence in ms. The keepalives let the server notice a dead client on another
+/* Parameters: $1: name; $2: silence in ms; $3: whether commits waited for a standby, as far as we know. The keepalives let the server notice a dead client on another
  * machine. A frozen leader keeps its connection, so it is detected by its last beat. Only the session that
  * wrote the last beat is ended, never a session that has just won the lock. */
 static const struct pg_statement stand = {
@@ -33,23 +43,28 @@ static const struct pg_statement stand = {
     "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
     "  set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '2', false)), "
     "taken AS MATERIALIZED (SELECT pg_try_advisory_lock(5570193040) AS ok FROM alive), "
-    "up AS (UPDATE leader SET epoch = epoch + 1, name = $1, since = now() FROM taken WHERE taken.ok RETURNING epoch), "
-    "beat AS (INSERT INTO leader_beat (pid, beat) SELECT pg_backend_pid(), now() FROM up "
-    "         ON CONFLICT (one) DO UPDATE SET pid = excluded.pid, beat = excluded.beat RETURNING 1), "
+    "here AS MATERIALIZED (SELECT motley_timeline() AS timeline, $3::boolean AND coalesce((SELECT synchronous FROM "
+    "  leader_beat), false) AS whole FROM taken WHERE taken.ok), "
+    "up AS (UPDATE leader SET epoch = epoch + 1, name = $1, since = now(), "
+    "         timeline = CASE WHEN whole OR leader.timeline IS NULL THEN here.timeline ELSE leader.timeline END "
+    "       FROM here RETURNING epoch, leader.timeline <> here.timeline AS behind), "
+    "beat AS (INSERT INTO leader_beat (pid, beat, synchronous) SELECT pg_backend_pid(), now(), motley_synchronous() AND NOT "
+    "         up.behind FROM up ON CONFLICT (one) DO UPDATE SET pid = excluded.pid, beat = excluded.beat, "
+    "         synchronous = excluded.synchronous RETURNING 1), "
     "frozen AS (SELECT count(pg_terminate_backend(l.pid)) AS ended FROM taken, pg_locks l, leader_beat b "
     "           WHERE NOT taken.ok AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
     "           AND (l.classid::bigint << 32 | l.objid::bigint) = 5570193040 AND l.pid = b.pid "
     "           AND b.beat < now() - $2::integer * interval '1 ms') "
-    "SELECT up.epoch, pg_backend_pid(), frozen.ended FROM frozen LEFT JOIN up ON true",
+    "SELECT up.epoch, pg_backend_pid(), motley_synchronous(), up.behind, frozen.ended FROM frozen LEFT JOIN up ON true",
     PG_WRITE};
 
 /* Checks whether the session still holds the lock and the epoch is unchanged, and writes a beat at most every
  * 500 ms. */
 static const struct pg_statement confirm = {
     "leader_confirm",
-    "WITH beat AS (UPDATE leader_beat SET beat = now() WHERE pid = pg_backend_pid() "
+    "WITH beat AS (UPDATE leader_beat SET beat = now(), synchronous = motley_synchronous() WHERE pid = pg_backend_pid() "
     "              AND beat < now() - interval '500 ms' RETURNING 1) "
-    "SELECT epoch, pg_backend_pid() FROM leader",
+    "SELECT epoch, pg_backend_pid(), motley_synchronous() FROM leader",
     PG_WRITE};
 /* clang-format on */
 
@@ -67,6 +82,52 @@ static void lose(struct store_leader *leader, const struct err *why)
     }
 }
 
+/* The statements of settle(). */
+enum { SETTLE_RUNS = 3, SETTLE_CONFIRM = 5, SETTLE_STEPS };
+
+static void settled(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct store_leader *leader = arg;
+    (void)count;
+    leader->asking = false;
+    if (err->code == ERR_CANCELLED)
+        return;
+    arm(leader);
+    if (err->code != ERR_NONE) {
+        if (leader->events.trouble)
+            leader->events.trouble(leader->arg, err);
+        return; /* whoever leads next finds the earlier timeline, and tries again */
+    }
+    if (leader->events.went_back)
+        leader->events.went_back(leader->arg, pg_i64(results[SETTLE_RUNS], 0, 0));
+    if (pg_i64(results[SETTLE_CONFIRM], 0, 1) == leader->pid) { /* else the lock went with the connection */
+        leader->epoch = pg_i64(results[SETTLE_CONFIRM], 0, 0);
+        leader->events.gained(leader->arg, leader->epoch);
+    }
+}
+
+/* Puts a promoted standby that may lack the last commits into use. The fence refuses it when somebody else
+ * has won the lock meanwhile. */
+static void settle(struct store_leader *leader, int64_t epoch)
+{
+    struct pg_params fence, why;
+    struct err err;
+    pg_params_init(&fence);
+    pg_params_init(&why);
+    pg_param_i64(&fence, epoch);
+    pg_param_text(&why, "a standby of the database took over, which may lack the last changes");
+    const struct pg_step steps[SETTLE_STEPS] = {
+        {&store_fence, &fence},           {&store_restore_renew, NULL},
+        {&store_restore_sequences, NULL}, [SETTLE_RUNS] = {&store_restore_runs, &why},
+        {&store_restore_forget, NULL},    [SETTLE_CONFIRM] = {&confirm, NULL}};
+    leader->asking =
+        pg_query_with(leader->pg, steps, SETTLE_STEPS, SETTLE_MS, true, settled, leader, &err) == 0;
+    pg_params_fini(&fence);
+    pg_params_fini(&why);
+    if (leader->asking)
+        event_del(leader->timer);
+}
+
 static void answered(void *arg, const struct pg_result *const *results, int count, const struct err *err)
 {
     struct store_leader *leader = arg;
@@ -80,11 +141,16 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
         lose(leader, err);
         return;
     }
+    if (pg_rows(results[0]) > 0)
+        leader->waited = pg_bool(results[0], 0, 2);
     if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0))
         return; /* another process leads */
     int64_t epoch = pg_i64(results[0], 0, 0);
     int64_t pid = pg_i64(results[0], 0, 1);
-    if (leader->epoch == 0) {
+    if (leader->epoch == 0 && pg_bool(results[0], 0, 3)) {
+        leader->pid = pid;
+        settle(leader, epoch);
+    } else if (leader->epoch == 0) {
         leader->epoch = epoch;
         leader->pid = pid;
         leader->events.gained(leader->arg, epoch);
@@ -105,9 +171,10 @@ static void ask(struct store_leader *leader)
     if (!leading) {
         pg_param_text(&params, leader->name);
         pg_param_i64(&params, leader->silent_ms);
+        pg_param_bool(&params, leader->waited);
     }
     const struct pg_step step = {leading ? &confirm : &stand, &params};
-    leader->asking = pg_query_with(leader->pg, &step, 1, 3000, true, answered, leader, &err) == 0;
+    leader->asking = pg_query_with(leader->pg, &step, 1, ASK_MS, true, answered, leader, &err) == 0;
     pg_params_fini(&params);
     if (!leader->asking) {
         arm(leader);
@@ -140,13 +207,14 @@ struct store_leader *store_leader_create(struct event_base *base, const struct s
     }
     leader->events = *events;
     leader->arg = arg;
+    leader->waited = true;
     leader->poll_ms = config->poll_ms > 0 ? config->poll_ms : 250;
     leader->silent_ms = config->silent_ms > 0 ? config->silent_ms : 15000;
     snprintf(leader->name, sizeof(leader->name), "%s", config->name);
     const struct pg_config pg = {
         .conninfo = config->conninfo,
         .connections = 1,
-        .timeout_ms = 3000,
+        .timeout_ms = ASK_MS,
         .backoff_ms_max = 500,
         .application_name = "motley-leader",
         .trouble = on_trouble,

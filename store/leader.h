@@ -19,6 +19,9 @@ struct store_leader_events {
     /* this process is no longer the leader; it goes on standing for election by itself */
     void (*lost)(void *arg, const struct err *why);
     void (*trouble)(void *arg, const struct err *why); /* the database cannot be reached; may be NULL */
+    /* a standby that may lack the last commits took over: so many jobs that ran are in the queue again, and
+     * nothing of the time before is continued; may be NULL */
+    void (*went_back)(void *arg, int64_t jobs);
 };
 
 struct store_leader_config {

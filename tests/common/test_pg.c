@@ -476,6 +476,35 @@ static void many_callers_share_commits(void **state)
     event_base_free(base);
 }
 
+/* As a machine that died, or whose PostgreSQL is frozen: connections open, and nothing is answered. */
+static void a_host_that_is_silent_is_passed_over(void **state)
+{
+    (void)state;
+    struct sockaddr_in silent = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(silent);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(bind(fd, (struct sockaddr *)&silent, sizeof(silent)) == 0 && listen(fd, 16) == 0 &&
+                getsockname(fd, (struct sockaddr *)&silent, &size) == 0);
+    char conninfo[512];
+    snprintf(conninfo, sizeof(conninfo), "host=127.0.0.1,%s port=%d,5432 dbname=postgres user=motley",
+             postgres.dir, ntohs(silent.sin_port));
+    struct event_base *base = event_base_new();
+    struct tally tally = {.base = base, .waited = 1};
+    struct err err = {0};
+    const struct pg_config config = {.conninfo = conninfo, .connections = 1, .timeout_ms = 400};
+    struct pg *pg = pg_create(base, &config, &err);
+    assert_non_null(pg);
+    pg_disconnect(fresh_tables());
+    const struct pg_step step = {&count_items, NULL};
+    assert_int_equal(pg_query_with(pg, &step, 1, 8000, false, tally_done, &tally, &err), 0);
+    loop(base, 10000);
+    if (tally.good != 1)
+        fail_msg("%s", tally.text);
+    pg_destroy(pg);
+    event_base_free(base);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +514,7 @@ int main(void)
         cmocka_unit_test(a_statement_that_cannot_be_prepared_fails_alone),
         cmocka_unit_test(a_deadline_ends_a_work_and_the_pool_goes_on),
         cmocka_unit_test(works_wait_while_the_server_restarts),
+        cmocka_unit_test(a_host_that_is_silent_is_passed_over),
         cmocka_unit_test(a_server_that_is_away_is_told_and_waited_for_until_the_deadline),
         cmocka_unit_test(a_full_queue_is_busy_and_destroy_answers_all),
         cmocka_unit_test(notifications_arrive_and_reconnections_are_told),

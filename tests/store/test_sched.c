@@ -363,7 +363,7 @@ static void one_leads_and_the_next_has_a_higher_epoch(void **state)
     struct fixture *fixture = *state;
     struct candidate a = {0}, b = {0};
     struct err err;
-    const struct store_leader_events events = {on_gained, on_lost, NULL};
+    const struct store_leader_events events = {.gained = on_gained, .lost = on_lost};
     const struct store_leader_config config = {
         .conninfo = fixture->postgres.conninfo, .name = "a", .poll_ms = 50};
     a.leader = store_leader_create(fixture->base, &config, &events, &a, &err);
