@@ -2,6 +2,8 @@
 #include "api/request/route.h"
 
 #include "api/request/blob_dir.h"
+#include "common/clock.h"
+#include "common/tls.h"
 #include "store/health.h"
 #include "store/jobs.h"
 
@@ -170,6 +172,9 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          (double)blob_dir_bytes(app->blobs));
     line(out, "motley_files_free_bytes", "gauge", "What is free of it.",
          (double)blob_dir_free_bytes(app->blobs));
+    if (app->tls)
+        line(out, "motley_api_certificate_seconds", "gauge", "How long the api's certificate is still good.",
+             (double)(tls_context_ends(app->tls) - clock_wall_us() / 1000000));
     line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
          pool_waiting(app->pool));
 }
@@ -222,10 +227,12 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
     }
 }
 
-/* Writes the disks of nodes that are there. */
 static void write_nodes(struct evbuffer *out, const json_t *nodes)
 {
     static const char *const gauges[][3] = {
+        {"motley_node_alive", "alive", "Whether the node is heard; not of one that left in good order."},
+        {"motley_node_heard_seconds", "heard_s", "Since the node's last message; of the same nodes."},
+        {"motley_node_certificate_seconds", "certified_s", "How long the node's certificate is still good."},
         {"motley_node_disk_bytes", "disk_bytes", "Size of the disk with the home of the node's agent."},
         {"motley_node_disk_free_bytes", "disk_free_bytes", "What is free of it."}};
     const json_t *node;
@@ -233,11 +240,13 @@ static void write_nodes(struct evbuffer *out, const json_t *nodes)
     for (size_t k = 0; k < sizeof(gauges) / sizeof(*gauges); k++) {
         evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", gauges[k][0], gauges[k][2], gauges[k][0]);
         json_array_foreach ((json_t *)(uintptr_t)nodes, i, node) {
-            if (!json_is_number(json_object_get(node, gauges[k][1])))
+            const json_t *value = json_object_get(node, gauges[k][1]);
+            if (!value || json_is_true(json_object_get(node, "left")))
                 continue;
             evbuffer_add_printf(out, "%s", gauges[k][0]);
             write_label(out, "node", json_string_value(json_object_get(node, "name")));
-            evbuffer_add_printf(out, "%.17g\n", json_number_value(json_object_get(node, gauges[k][1])));
+            evbuffer_add_printf(out, "%.17g\n",
+                                json_is_number(value) ? json_number_value(value) : json_is_true(value));
         }
     }
 }
@@ -282,6 +291,8 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         write_devices(out, json_object_get(doc, "devices"));
         write_nodes(out, json_object_get(doc, "nodes"));
         write_scheduler(out, json_object_get(doc, "scheduler"));
+        line(out, "motley_queue_oldest_seconds", "gauge", "Since the oldest waiting job was submitted.",
+             json_number_value(json_object_get(doc, "waits_s")));
     }
     size_t size = evbuffer_get_length(out);
     call_count(call, 200);

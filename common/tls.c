@@ -364,6 +364,11 @@ static int64_t seconds_of(const ASN1_TIME *time)
     return ASN1_TIME_to_tm(time, &parts) == 1 ? (int64_t)timegm(&parts) : 0;
 }
 
+int64_t tls_context_ends(const SSL_CTX *context)
+{
+    return seconds_of(X509_get0_notAfter(SSL_CTX_get0_certificate(context)));
+}
+
 int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE], int64_t *issued_s,
                          int64_t *ends_s, struct err *err)
 {

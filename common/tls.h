@@ -102,6 +102,9 @@ int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls
 /* Frees a context; its connections may continue. NULL is a no-op. */
 void tls_context_free(SSL_CTX *context);
 
+/* When the context's own certificate ends (seconds since 1970). */
+int64_t tls_context_ends(const SSL_CTX *context);
+
 /* Makes a client's 'context' (curl's, for instance) require a "server:" identity in addition to a valid chain
  * where the certificate has an identity, as all that the cluster's CA signs have. Another CA's, of a web
  * server before the api, have none. */

@@ -116,7 +116,10 @@ int store_job_share(struct store *store, const struct principal *principal, int6
 
 /* Answers counts for /metrics: {"jobs": {"held": n, "queued": n, …}, the number of jobs in each state,
  * "refused": {reason: number of refused events of agents}, "devices": [{"name", "drained", "health"}],
- * "scheduler": {"state","age_s","set_aside_count"} (store/health.h)}. */
+ * "nodes": [{"name", "alive", "left": in good order, "heard_s": since the last message, "certified_s": how
+ * long its certificate is still good, "disk_bytes", "disk_free_bytes": of one that is there}], "waits_s":
+ * since the oldest waiting job was submitted, or null, "scheduler": {"state","age_s","set_aside_count"}
+ * (store/health.h)}. */
 int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* Answers a short summary of the cluster: {"jobs": as in store_counts, "devices":{name: state}}. */
 int store_glance(struct store *store, store_doc_fn *done, void *arg, struct err *err);

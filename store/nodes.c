@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether the node's agent is ending (leaving), or has ended after it said so (left). */
-#define LEAVES(which) "(" which " AND NOT n.barred AND coalesce(n.leaves_at <= now(), false))"
-#define LEAVING LEAVES("n.state = 'alive'")
-#define LEFT LEAVES("n.state = 'unreachable'")
-
 static const struct pg_statement list_nodes = {
     "node_list",
     "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "

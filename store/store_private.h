@@ -196,6 +196,11 @@ void store_params_change(struct pg_params *params, const char *name, const json_
                          const struct principal *principal);
 
 /* A subquery that gives {state: number of jobs}. $1: the names of all states. */
+/* Whether the agent of node n is ending (leaving), or has ended after it said so (left). */
+#define LEAVES(which) "(" which " AND NOT n.barred AND coalesce(n.leaves_at <= now(), false))"
+#define LEAVING LEAVES("n.state = 'alive'")
+#define LEFT LEAVES("n.state = 'unreachable'")
+
 #define COUNT_JOBS                                                                                           \
     "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "                 \
     "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)"

@@ -18,7 +18,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "deploy"
 OF_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate"}}
 ADDED_BY_PROMETHEUS = {"job", "instance"}
 COLUMNS = 24  # of Grafana's grid
-UNITS = {"short", "reqps", "ops", "Bps", "bytes", "celsius", "percentunit", "watt", "hertz"}
+UNITS = {"short", "reqps", "ops", "Bps", "bytes", "celsius", "percentunit", "s", "watt", "hertz"}
 # Grafana's variables, as values that promtool parses.
 VARIABLES = {"$__rate_interval": "5m", "$instance": ".*", "$device": ".*"}
 

@@ -25,6 +25,7 @@ ASKED = {
     "find_token": "by the hash of what is shown", "put_token": "scopes at most the asker's own (api/people/tokens.c)",
     "enrol_node": "a join token decides", "remove_node": "nodes:write", "remove_group": "admin; it refuses while jobs are charged",
     "get_storage": "sums by owner, the asker's own or an administrator's",
+    "count_all": "counts of states, names of nodes and devices, the age of the oldest waiting job",
     "glance": "counts of states, names of devices", "page_arrivals": "owner, account and times, as everybody's queue shows them",
     "store_put_arrivals": "the leader", "store_end_forecasts": "the leader",
 }

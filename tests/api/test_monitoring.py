@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from api import Api, expect, main, skip
+from limited import certificate
 
 SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PACKAGES = os.path.join(SOURCE, ".cache", "client")
@@ -59,6 +60,21 @@ def metrics_are_what_prometheus_takes():
     expect(b"\nmotley_forged" not in text, "a device's name makes no line")
 
 
+def machines_and_waits_are_told():
+    """Rows as agents' messages and a submit make them; that a silent agent's node becomes unreachable is in scheduler's tests."""
+    api.psql("INSERT INTO nodes (name, state, last_seen, certified_until) VALUES ('here', 'alive', now() - interval '2 s', now() + interval '1 d'), "
+             "('lost', 'unreachable', now() - interval '1 h', now() + interval '2 d')")
+    api.psql("INSERT INTO nodes (name, state, last_seen, leaves_at) VALUES ('went', 'unreachable', now() - interval '1 d', now() - interval '1 d')")
+    expect(gauge('motley_node_alive{node="here"}') == [1] and gauge('motley_node_alive{node="lost"}') == [0], "who is there")
+    expect(2 <= gauge('motley_node_heard_seconds{node="here"}')[0] < 60 and 3600 <= gauge('motley_node_heard_seconds{node="lost"}')[0] < 3660, "heard")
+    expect(86340 < gauge('motley_node_certificate_seconds{node="here"}')[0] <= 86400, "its certificate")
+    expect(not gauge('motley_node_alive{node="went"}'), "a node that left in good order is not missed")
+    expect(gauge("motley_queue_oldest_seconds") == [0], "nothing waits")
+    done = subprocess.run(["openssl", "x509", "-in", tls["cert"], "-noout", "-checkend", str(int(gauge("motley_api_certificate_seconds")[0]) - 60)],
+                          capture_output=True, timeout=30, check=False)
+    expect(done.returncode == 0 and gauge("motley_api_certificate_seconds")[0] > 0, "the api's own certificate")
+
+
 def check(folder=None):
     tool = os.path.join(folder or SOURCE, "tools", "dashboard_check.py")
     return subprocess.run([sys.executable, tool, api.path("metrics")], capture_output=True, text=True, timeout=120, check=False,
@@ -98,5 +114,7 @@ if not shutil.which("promtool"):
     skip("promtool is not there: tools/take_program.sh takes it out of Debian's package prometheus")
 if not os.path.isdir(os.path.join(PACKAGES, "yaml")):
     skip("PyYAML is not in .cache/client: tools/pypi_packages.sh client fetches it")
-with Api() as api:
-    main(a_scheduler_that_decides_nothing_is_told, metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)
+api = Api()
+tls = api.config["tls"] = certificate(api.base)
+with api:
+    main(a_scheduler_that_decides_nothing_is_told, machines_and_waits_are_told, metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)
