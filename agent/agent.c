@@ -344,14 +344,16 @@ static struct tls_files tls_files_of(const struct agent_identity *identity)
         .ca_file = identity->ca_file, .cert_file = identity->cert_file, .key_file = identity->key_file};
 }
 
-/* Uses a new certificate: existing connections stay; new connections and new workers use it. */
+/* Uses a new certificate for new connections and workers, and the place of Redis that came with it. */
 static void certificate_use(struct agent *agent, const struct agent_certificate *certificate)
 {
     struct err err = {0};
     const struct tls_files files = tls_files_of(&agent->identity);
     agent->identity.certificate = *certificate;
     if ((agent->redis_tls && tls_context_reload(agent->redis_tls, &files, TLS_ROLE_CLIENT, &err) < 0) ||
-        links_reload(agent->links, &err) < 0) {
+        links_reload(agent->links, &err) < 0 ||
+        (agent_redis_moved(agent->options.home, &agent->identity, &err) &&
+         feed_move(agent->feed, agent->identity.redis, &err) < 0)) {
         log_event(LOG_LEVEL_ERROR, "certificate_unusable", "why=\"%s\"", err.text);
         return;
     }
@@ -359,8 +361,7 @@ static void certificate_use(struct agent *agent, const struct agent_certificate 
               (long long)certificate->ends_s);
 }
 
-/* Handles the removal of this node: its workers end, its key and credentials are put aside, and it does not
- * join again by itself. */
+/* Ends the workers of this removed node and puts its credentials aside; it does not join again by itself. */
 static void node_removed(struct agent *agent)
 {
     struct err err = {0};

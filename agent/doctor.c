@@ -198,29 +198,45 @@ static int way_open(const struct sockaddr *address, socklen_t size)
     return -1;
 }
 
-static void redis_look(const struct doctor *doctor, json_t *faults)
+/* Connects to one address of Redis; -1 with errno. */
+static int redis_open(const char *address)
 {
     char host[256];
     struct sockaddr_un local = {.sun_family = AF_UNIX};
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
-    if (!doctor->identity || doctor->identity->redis[0] == '\0')
-        return;
-    const char *address = doctor->identity->redis;
     const char *colon = strrchr(address, ':');
     int fd = -1;
     errno = EINVAL;
     if (strncmp(address, "unix:", 5) == 0) {
         snprintf(local.sun_path, sizeof(local.sun_path), "%.100s", address + 5);
-        fd = way_open((const struct sockaddr *)&local, sizeof(local));
-    } else if (colon) {
-        const bool bracket = address[0] == '[';
-        snprintf(host, sizeof(host), "%.*s", (int)(colon - address) - 2 * bracket, address + bracket);
-        if (getaddrinfo(host, colon + 1, &hints, &found) == 0)
-            fd = way_open(found->ai_addr, found->ai_addrlen);
-        else
-            errno = EHOSTUNREACH;
+        return way_open((const struct sockaddr *)&local, sizeof(local));
     }
-    int mtu = 0;
+    if (!colon)
+        return -1;
+    const bool bracket = address[0] == '[';
+    snprintf(host, sizeof(host), "%.*s", (int)(colon - address) - 2 * bracket, address + bracket);
+    if (getaddrinfo(host, colon + 1, &hints, &found) == 0)
+        fd = way_open(found->ai_addr, found->ai_addrlen);
+    else
+        errno = EHOSTUNREACH;
+    const int failed = errno;
+    if (found)
+        freeaddrinfo(found);
+    errno = failed;
+    return fd;
+}
+
+/* Of several addresses one is enough. */
+static void redis_look(const struct doctor *doctor, json_t *faults)
+{
+    char addresses[sizeof(doctor->identity->redis)], *rest = NULL;
+    int fd = -1, mtu = 0;
+    if (!doctor->identity || doctor->identity->redis[0] == '\0')
+        return;
+    snprintf(addresses, sizeof(addresses), "%s", doctor->identity->redis);
+    for (char *address = strtok_r(addresses, ",", &rest); address && fd < 0;
+         address = strtok_r(NULL, ",", &rest))
+        fd = redis_open(address);
     socklen_t size = sizeof(mtu);
     if (fd < 0)
         fault_add(
@@ -228,16 +244,13 @@ static void redis_look(const struct doctor *doctor, json_t *faults)
             "Redis at %.200s is not reached (%s): open that port of the server for this machine, or join "
             "again where the "
             "server has moved",
-            address, strerror(errno));
-    else if (found && found->ai_family == AF_INET && getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &size) == 0 &&
-             mtu < MTU_MIN)
+            doctor->identity->redis, strerror(errno));
+    else if (getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &size) == 0 && mtu < MTU_MIN)
         fault_add(faults,
                   "packets on the way to Redis at %.200s hold at most %d bytes: raise the MTU to %d or more",
-                  address, mtu, MTU_MIN);
+                  doctor->identity->redis, mtu, MTU_MIN);
     if (fd >= 0)
         close(fd);
-    if (found)
-        freeaddrinfo(found);
 }
 
 static const struct {

@@ -281,6 +281,17 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     return identity_save(identity, err);
 }
 
+bool agent_redis_moved(const char *home, struct agent_identity *identity, struct err *err)
+{
+    struct agent_identity known;
+    const bool moved = agent_identity_load(home, &known, err) == 1 &&
+                       known.redis_tls == identity->redis_tls && strcmp(known.redis, identity->redis) != 0;
+    if (moved)
+        snprintf(identity->redis, sizeof(identity->redis), "%s", known.redis);
+    explicit_bzero(&known, sizeof(known));
+    return moved;
+}
+
 static struct http *server_open(const struct agent_identity *identity, uint32_t connect_ms, struct err *err)
 {
     const bool tls = strncmp(identity->api, "https", 5) == 0;

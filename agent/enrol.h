@@ -55,6 +55,10 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
  * expired. */
 int agent_renew(struct agent_identity *identity, struct err *err);
 
+/* Whether a renewal of this home told another place of Redis, which then stands in 'identity'. Whether it has
+ * TLS changes at the next start. */
+bool agent_redis_moved(const char *home, struct agent_identity *identity, struct err *err);
+
 /* Asks the api who this node is, for at most 3 s. *server_s (may be NULL) becomes the server's time, in
  * seconds since 1970; 0: it did not say. ERR_RELEASE when it does not work with this release, ERR_NET when it
  * does not answer, or as agent_renew. */

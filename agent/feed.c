@@ -329,6 +329,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
     snprintf(feed->inbox, sizeof(feed->inbox), "motley:agent:%.70s", config->node);
     struct redis_config redis = {
         .address = config->address,
+        .beacon = REDIS_BEACON,
         .user = config->user,
         .password = config->password,
         .tls = config->tls,
@@ -345,6 +346,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
     }
     feed->tick = event_new(base, -1, EV_PERSIST, tick_due, feed);
     feed->writer = redis_create(base, &redis, &writer, feed, err);
+    redis.with = feed->writer;
     feed->reader = !feed->writer ? NULL : redis_create(base, &redis, &reader, feed, err);
     struct timeval interval = {.tv_usec = TICK_MS * 1000};
     if (!feed->tick || !feed->reader || event_add(feed->tick, &interval) < 0) {
@@ -352,6 +354,11 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
         return NULL;
     }
     return feed;
+}
+
+int feed_move(struct feed *feed, const char *address, struct err *err)
+{
+    return redis_move(feed->writer, address, err);
 }
 
 void feed_destroy(struct feed *feed)

@@ -8,7 +8,9 @@
  * perhaps no scheduler is running, and the Redis stream must stay small. Unnumbered events (heartbeat,
  * node_hello, received) are sent once, if Redis is connected, with a rising `beat`. After each connection
  * reading starts with everything that the stream still holds: messages have ids, so reading one twice does
- * nothing, and a Redis that was wiped or whose clock went back loses nothing. Thread: the event base's.
+ * nothing, and a Redis that was wiped or whose clock went back loses nothing. Of several addresses the one is
+ * used where the leading scheduler is: it keeps a key there, "motley:leader", that ends by itself. Thread:
+ * the event base's.
  */
 #ifndef MOTLEY_AGENT_FEED_H
 #define MOTLEY_AGENT_FEED_H
@@ -23,7 +25,7 @@
 struct feed;
 
 struct feed_config {
-    const char *address, *user, *password; /* of Redis; user and password may be NULL */
+    const char *address, *user, *password; /* of Redis (common/redis.h); user and password may be NULL */
     SSL_CTX *tls;                          /* borrowed; may be NULL */
     const char *node;
     const char *boot; /* id of this start of the agent, greater than the id of any start before */
@@ -42,6 +44,8 @@ struct feed_events {
 struct feed *feed_create(struct event_base *base, const struct feed_config *config, struct journal *journal,
                          const struct feed_events *events, void *arg, struct err *err);
 void feed_destroy(struct feed *feed);
+/* Goes on with Redis at other addresses. */
+int feed_move(struct feed *feed, const char *address, struct err *err);
 
 /* Appends a numbered event to its stream and sends it soon. Takes 'event'. Sets type, node, `at` unless it
  * has one, and `boot` on the node's own stream. ERR_IO when the event is only in memory, which is not fatal.

@@ -24,6 +24,7 @@
 #include <sys/un.h>
 
 #include "common/clock.h"
+#include "common/redis_private.h"
 #include "common/tls.h"
 
 enum {
@@ -32,11 +33,10 @@ enum {
     CONNECT_MS = 3000,
     BACKOFF_MIN_MS = 50,
     BACKOFF_MAX_MS = 2000,
-    COMMAND_MS = 5000,
-    SWEEP_MS = 50,      /* pause between looks for passed deadlines */
-    STREAMS_MAX = 1000, /* most streams that one command reads */
-    ARGS_MAX = 2 * STREAMS_MAX + 6,
+    SWEEP_MS = 50,       /* pause between looks for passed deadlines */
     ELEMENTS_MAX = 4096, /* most elements of one array in a reply */
+    BEACON_MS = 1000,    /* pause between looks for the beacon */
+    BEACON_MISSED = 2,   /* so many looks in a row that do not find it end the connection */
     REPLY_BYTES_MAX = 512 << 20
 };
 
@@ -72,9 +72,14 @@ struct redis {
     enum redis_state state;
     struct redis_events events;
     void *arg;
-    char *host; /* a host, or the path of a unix socket */
-    uint16_t port;
-    bool is_unix;
+    struct redis_places places;
+    unsigned at;      /* the address that is used, or tried next */
+    const char *host; /* its host, for messages */
+    struct redis *with, *follower;
+    char *beacon;        /* NULL with one address */
+    struct event *watch; /* looks for the beacon */
+    unsigned missed;     /* looks in a row that did not find it */
+    unsigned greetings;  /* replies to the greeting that are still to come */
     char *user;
     char *password;
     SSL_CTX *tls;
@@ -114,7 +119,10 @@ static void redis_free(struct redis *redis)
         evdns_base_free(redis->dns, 0);
     if (redis->password)
         explicit_bzero(redis->password, strlen(redis->password));
-    free(redis->host);
+    redis_places_fini(&redis->places);
+    if (redis->watch)
+        event_free(redis->watch);
+    free(redis->beacon);
     free(redis->user);
     free(redis->password);
     free(redis);
@@ -162,8 +170,14 @@ void redis_destroy(struct redis *redis)
     if (!redis || redis->destroyed)
         return;
     redis->destroyed = true;
+    if (redis->with)
+        redis->with->follower = NULL;
+    if (redis->follower)
+        redis->follower->with = NULL;
     event_del(redis->timer);
     event_del(redis->sweep);
+    if (redis->watch)
+        event_del(redis->watch);
     struct err why;
     err_set(&why, ERR_CANCELLED, "the Redis client is closing");
     handler_enter(redis);
@@ -180,6 +194,11 @@ void redis_destroy(struct redis *redis)
 bool redis_is_connected(const struct redis *redis)
 {
     return redis->state == STATE_READY;
+}
+
+const char *redis_address(const struct redis *redis)
+{
+    return redis->places.items[redis->at].text;
 }
 
 /* ---- sending ---- */
@@ -211,8 +230,9 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
 {
     if (redis->destroyed)
         return err_set(err, ERR_CANCELLED, "the Redis client is closing");
-    if (argc < 1 || argc > ARGS_MAX)
-        return err_set(err, ERR_TOO_BIG, "a Redis command of %d arguments, the limit is %d", argc, ARGS_MAX);
+    if (argc < 1 || argc > REDIS_ARGS_MAX)
+        return err_set(err, ERR_TOO_BIG, "a Redis command of %d arguments, the limit is %d", argc,
+                       REDIS_ARGS_MAX);
     if (redis->count >= redis->queue_max)
         return err_set(err, ERR_BUSY, "%u commands wait for Redis already", redis->count);
     char *bytes = NULL;
@@ -232,7 +252,8 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
     *command = (struct queued_command){
         .reply = reply,
         .arg = arg,
-        .deadline_ns = clock_mono_ns() + (uint64_t)(timeout_ms != 0 ? timeout_ms : COMMAND_MS) * 1000000,
+        .deadline_ns =
+            clock_mono_ns() + (uint64_t)(timeout_ms != 0 ? timeout_ms : REDIS_COMMAND_MS) * 1000000,
         .size = (size_t)size,
         .bytes = bytes,
     };
@@ -322,19 +343,85 @@ static void reply_error(const redisReply *reply, struct err *err)
     err_set(err, code, "Redis: %.300s", reply->str);
 }
 
-/* Handles the reply to AUTH or PING on a new connection. */
+static bool beacon_counts(const struct redis *redis)
+{
+    return redis->beacon && redis->places.count > 1 && !redis->with;
+}
+
+/* Ends a connection that is of no use, and goes on to the next address. */
+static void place_leave(struct redis *redis, const struct err *why)
+{
+    redis->at = (redis->at + 1) % redis->places.count;
+    connection_lost(redis, why);
+}
+
+static void beacon_missing(struct redis *redis)
+{
+    struct err why;
+    err_set(&why, ERR_NET, "nobody works with Redis at %.200s", redis_address(redis));
+    place_leave(redis, &why);
+}
+
+static void watch_arm(struct redis *redis)
+{
+    const struct timeval pause = {.tv_sec = BEACON_MS / 1000, .tv_usec = BEACON_MS % 1000 * 1000};
+    if (beacon_counts(redis))
+        event_add(redis->watch, &pause);
+}
+
+static void beacon_answered(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct redis *redis = arg;
+    if (err->code == ERR_CANCELLED || err->code == ERR_NET || redis->state != STATE_READY)
+        return;
+    redis->missed = !reply || reply->type == REDIS_REPLY_NIL ? redis->missed + 1 : 0;
+    if (redis->missed >= BEACON_MISSED)
+        beacon_missing(redis);
+    else
+        watch_arm(redis);
+}
+
+static void watch_due(evutil_socket_t fd, short what, void *arg)
+{
+    struct redis *redis = arg;
+    const char *argv[] = {"GET", redis->beacon};
+    struct err ignored;
+    (void)fd;
+    (void)what;
+    handler_enter(redis);
+    if (redis->state == STATE_READY &&
+        redis_command(redis, 0, beacon_answered, redis, 2, argv, NULL, &ignored) < 0)
+        watch_arm(redis);
+    handler_leave(redis);
+}
+
+/* Handles the replies to AUTH or PING, and to GET of the beacon, on a new connection. */
 static void greeting_answered(struct redis *redis, const redisReply *reply)
 {
+    struct err why;
     if (reply->type == REDIS_REPLY_ERROR) {
-        struct err why;
         reply_error(reply, &why);
         connection_lost(redis, &why);
         return;
     }
+    if (redis->greetings > 1) {
+        redis->greetings--;
+        return;
+    }
     redis->state = STATE_READY;
+    if (beacon_counts(redis) && reply->type == REDIS_REPLY_NIL) {
+        beacon_missing(redis);
+        return;
+    }
     redis->backoff_ms = 0;
+    redis->missed = 0;
     event_del(redis->timer);
-    if (redis->events.connected)
+    watch_arm(redis);
+    if (redis->follower && redis->follower->stream && redis->follower->at != redis->at) {
+        err_set(&why, ERR_NET, "Redis is now at %.200s", redis_address(redis));
+        connection_lost(redis->follower, &why);
+    }
+    if (!redis->destroyed && redis->events.connected)
         redis->events.connected(redis->arg);
     if (!redis->destroyed)
         commands_send(redis);
@@ -353,11 +440,16 @@ static void reply_arrived(struct redis *redis, const redisReply *reply)
         return;
     }
     struct err err = {0};
+    bool is_replica = false;
     if (reply->type == REDIS_REPLY_ERROR) {
         reply_error(reply, &err);
+        is_replica = redis->places.count > 1 && strncmp(reply->str, "READONLY", 8) == 0;
         reply = NULL;
     }
+    struct bufferevent *stream = redis->stream;
     command_answer(head_take(redis), reply, &err);
+    if (is_replica && redis->stream == stream)
+        place_leave(redis, &err);
 }
 
 static void stream_readable(struct bufferevent *stream, void *arg)
@@ -414,6 +506,13 @@ static void greeting_send(struct redis *redis)
         bufferevent_write(redis->stream, bytes, (size_t)size);
         explicit_bzero(bytes, (size_t)size);
         free(bytes);
+    }
+    redis->greetings = 1;
+    const char *beacon[2] = {"GET", redis->beacon};
+    if (beacon_counts(redis) && (size = (int)redisFormatCommandArgv(&bytes, 2, beacon, NULL)) > 0) {
+        bufferevent_write(redis->stream, bytes, (size_t)size);
+        free(bytes);
+        redis->greetings = 2;
     }
     redis->state = STATE_GREETING; /* the connection timer is still running */
 }
@@ -474,6 +573,8 @@ static void connection_lost(struct redis *redis, const struct err *why)
         bufferevent_free(redis->stream);
         redis->stream = NULL;
     }
+    if (!redis->with && (redis->state == STATE_CONNECTING || redis->state == STATE_GREETING))
+        redis->at = (redis->at + 1) % redis->places.count;
     redis->state = STATE_DOWN;
     redis->backoff_ms = redis->backoff_ms == 0 ? redis->backoff_min_ms : redis->backoff_ms * 2;
     if (redis->backoff_ms > redis->backoff_max_ms)
@@ -490,14 +591,15 @@ static void connection_lost(struct redis *redis, const struct err *why)
 
 static int stream_connect(struct redis *redis)
 {
-    if (redis->is_unix) {
+    const struct redis_place *place = &redis->places.items[redis->at];
+    if (place->is_unix) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         snprintf(address.sun_path, sizeof(address.sun_path), "%.*s", (int)sizeof(address.sun_path) - 1,
-                 redis->host);
+                 place->host);
         return bufferevent_socket_connect(redis->stream, (struct sockaddr *)&address, sizeof(address));
     }
-    return bufferevent_socket_connect_hostname(redis->stream, redis->dns, AF_UNSPEC, redis->host,
-                                               redis->port);
+    return bufferevent_socket_connect_hostname(redis->stream, redis->dns, AF_UNSPEC, place->host,
+                                               place->port);
 }
 
 /* Refuses a large array before it is made, because an element costs us about a hundred times the bytes that
@@ -522,12 +624,15 @@ static void arrays_bound(struct redis *redis)
 static void connection_start(struct redis *redis)
 {
     struct err why;
+    redis->at = redis->with ? redis->with->at : redis->at;
+    redis->host = redis->places.items[redis->at].host;
     redisReaderFree(redis->reader);
     redis->reader = redisReaderCreate();
     redis->reply_bytes = 0;
     arrays_bound(redis);
     SSL *ssl = NULL;
-    if (redis->tls && !(ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why))) {
+    if (redis->tls && !(ssl = tls_client_create(
+                            redis->tls, redis->places.items[redis->at].is_unix ? NULL : redis->host, &why))) {
         connection_lost(redis, &why);
         return;
     }
@@ -567,36 +672,47 @@ static void timer_due(evutil_socket_t fd, short what, void *arg)
     handler_leave(redis);
 }
 
-/* Parses "unix:/path", "host:port" or "[v6]:port". */
-static int address_parse(struct redis *redis, const char *address, struct err *err)
+/* Makes the resolver, if an address needs one. */
+static void resolver_make(struct redis *redis)
 {
-    if (strncmp(address, "unix:", 5) == 0) {
-        size_t room = sizeof(((struct sockaddr_un *)NULL)->sun_path);
-        if (address[5] == '\0' || strlen(address + 5) >= room) {
-            return err_set(err, ERR_INVALID, "the path of a unix socket has 1 to %zu bytes: \"%.120s\"",
-                           room - 1, address + 5);
-        }
-        redis->is_unix = true;
-        redis->host = strdup(address + 5);
-    } else {
-        const char *colon = strrchr(address, ':');
-        char *end = NULL;
-        long port = !colon ? 0 : strtol(colon + 1, &end, 10);
-        bool bracket = address[0] == '[' && colon && colon > address + 2 && colon[-1] == ']';
-        if (!colon || colon == address || *end != '\0' || port < 1 || port > 65535) {
-            return err_set(err, ERR_INVALID, "\"%.120s\" is no Redis address (unix:/path or host:port)",
-                           address);
-        }
-        redis->port = (uint16_t)port;
-        redis->host = bracket ? strndup(address + 1, (size_t)(colon - address) - 2)
-                              : strndup(address, (size_t)(colon - address));
+    for (unsigned i = 0; i < redis->places.count && !redis->dns; i++) {
+        const struct redis_place *place = &redis->places.items[i];
+        /* The resolver has no event while idle, so that an event base with nothing else to do can end. */
+        if (!place->is_unix && strspn(place->host, "0123456789.") != strlen(place->host) &&
+            !strchr(place->host, ':'))
+            redis->dns = evdns_base_new(redis->base,
+                                        EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     }
-    return redis->host ? 0 : err_set(err, ERR_NOMEM, "no memory for an address");
 }
 
-static bool is_numeric(const char *host)
+static void places_take(struct redis *redis, const struct redis_places *places, const struct err *why)
 {
-    return strspn(host, "0123456789.") == strlen(host) || strchr(host, ':');
+    redis_places_fini(&redis->places);
+    redis->places = *places;
+    redis->host = places->items[0].host;
+    redis->at = 0;
+    resolver_make(redis);
+    connection_lost(redis, why);
+    redis->at = 0;
+}
+
+int redis_move(struct redis *redis, const char *address, struct err *err)
+{
+    struct redis_places places[2] = {{.count = 0}};
+    struct redis *const clients[] = {redis, redis->follower};
+    struct err why;
+    err_set(&why, ERR_NET, "Redis is now at %.200s", address);
+    if (redis_places_parse(&places[0], address, err) < 0 ||
+        redis_places_parse(&places[1], address, err) < 0) {
+        redis_places_fini(&places[0]);
+        redis_places_fini(&places[1]);
+        return -1;
+    }
+    for (int i = 0; i < 2 && clients[i]; i++)
+        places_take(clients[i], &places[i], &why);
+    if (!clients[1])
+        redis_places_fini(&places[1]);
+    return 0;
 }
 
 struct redis *redis_create(struct event_base *base, const struct redis_config *config,
@@ -617,151 +733,26 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
     redis->connect_ms = config->connect_ms != 0 ? config->connect_ms : CONNECT_MS;
     redis->backoff_min_ms = config->backoff_ms_min != 0 ? config->backoff_ms_min : BACKOFF_MIN_MS;
     redis->backoff_max_ms = config->backoff_ms_max != 0 ? config->backoff_ms_max : BACKOFF_MAX_MS;
-    if (address_parse(redis, config->address, err) < 0) {
+    if (redis_places_parse(&redis->places, config->address, err) < 0) {
         redis_free(redis);
         return NULL;
     }
+    redis->beacon = config->beacon ? strdup(config->beacon) : NULL;
+    redis->with = config->with;
+    redis->watch = evtimer_new(base, watch_due, redis);
     redis->user = config->user ? strdup(config->user) : NULL;
     redis->password = config->password ? strdup(config->password) : NULL;
     redis->timer = evtimer_new(base, timer_due, redis);
     redis->sweep = evtimer_new(base, sweep_due, redis);
     redis->reader = redisReaderCreate();
-    if (!redis->is_unix && !is_numeric(redis->host)) {
-        /* The resolver has no event while idle, so that an event base with nothing else to do can end. */
-        redis->dns =
-            evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    }
-    if (!redis->timer || !redis->sweep || !redis->reader) {
+    resolver_make(redis);
+    if (!redis->timer || !redis->sweep || !redis->watch || !redis->reader) {
         redis_free(redis);
         err_set(err, ERR_NOMEM, "no memory for a Redis client");
         return NULL;
     }
+    if (redis->with)
+        redis->with->follower = redis;
     timer_arm(redis, 0); /* delayed, because callbacks never run inside redis_create */
     return redis;
-}
-
-/* ---- streams ---- */
-
-int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max,
-                     const struct redis_entry *entry, uint32_t timeout_ms, redis_reply_fn *reply, void *arg,
-                     struct err *err)
-{
-    char limit[16];
-    snprintf(limit, sizeof(limit), "%u", length_max);
-    const char *argv[10] = {"XADD", stream};
-    size_t lengths[10];
-    int argc = 2;
-    if (length_max > 0) {
-        argv[argc++] = "MAXLEN";
-        argv[argc++] = "~";
-        argv[argc++] = limit;
-    }
-    argv[argc++] = "*";
-    argv[argc++] = "m";
-    for (int i = 0; i < argc; i++)
-        lengths[i] = strlen(argv[i]);
-    argv[argc] = entry->payload;
-    lengths[argc++] = entry->size;
-    if (entry->seal) {
-        argv[argc] = "a";
-        lengths[argc++] = 1;
-        argv[argc] = entry->seal;
-        lengths[argc++] = entry->seal_size;
-    }
-    return redis_command(redis, timeout_ms, reply, arg, argc, argv, lengths, err);
-}
-
-int redis_streams_read(struct redis *redis, const struct redis_position *positions, size_t stream_count,
-                       uint32_t count, uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err)
-{
-    char number[16];
-    char block[16];
-    snprintf(number, sizeof(number), "%u", count);
-    snprintf(block, sizeof(block), "%u", block_ms);
-    const char *argv[ARGS_MAX] = {"XREAD", "COUNT", number, "BLOCK", block, "STREAMS"};
-    if (stream_count < 1 || stream_count > STREAMS_MAX) {
-        return err_set(err, ERR_TOO_BIG, "%zu streams to read at once, the limit is %d", stream_count,
-                       STREAMS_MAX);
-    }
-    for (size_t i = 0; i < stream_count; i++) {
-        argv[6 + i] = positions[i].stream;
-        argv[6 + stream_count + i] = positions[i].after;
-    }
-    return redis_command(redis, block_ms + COMMAND_MS, reply, arg, (int)(6 + 2 * stream_count), argv, NULL,
-                         err);
-}
-
-int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
-                      void *arg, struct err *err)
-{
-    const char *argv[] = {"XTRIM", stream, "MINID", id};
-    return redis_command(redis, 0, reply, arg, 4, argv, NULL, err);
-}
-
-static int entries_fail(struct err *err)
-{
-    return err_set(err, ERR_CORRUPT, "Redis sent a stream entry that is none");
-}
-
-static void fields_read(const redisReply *fields, struct redis_entry *entry)
-{
-    for (size_t j = 0; fields->type == REDIS_REPLY_ARRAY && j + 1 < fields->elements; j += 2) {
-        const redisReply *name = fields->element[j];
-        const redisReply *value = fields->element[j + 1];
-        if (name->type != REDIS_REPLY_STRING || name->len != 1 || value->type != REDIS_REPLY_STRING)
-            continue;
-        if (name->str[0] == 'm') {
-            entry->payload = value->str;
-            entry->size = value->len;
-        } else if (name->str[0] == 'a') {
-            entry->seal = value->str;
-            entry->seal_size = value->len;
-        }
-    }
-}
-
-/* Visits the entries of [[id, [field, value, …]], …]. */
-static int entries_walk(const char *stream, const redisReply *list, redis_entry_fn *entry, void *arg,
-                        struct err *err)
-{
-    if (list->type != REDIS_REPLY_ARRAY)
-        return entries_fail(err);
-    for (size_t i = 0; i < list->elements; i++) {
-        const redisReply *pair = list->element[i];
-        if (pair->type != REDIS_REPLY_ARRAY || pair->elements != 2 ||
-            pair->element[0]->type != REDIS_REPLY_STRING) {
-            return entries_fail(err);
-        }
-        struct redis_entry fields = {0};
-        fields_read(pair->element[1], &fields);
-        if (entry(arg, stream, pair->element[0]->str, &fields, err) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err)
-{
-    if (reply->type == REDIS_REPLY_NIL)
-        return 0;
-    if (reply->type != REDIS_REPLY_ARRAY)
-        return entries_fail(err);
-    /* XREAD answers [[stream, entries], …]; XRANGE answers entries. */
-    bool of_streams = reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_ARRAY &&
-                      reply->element[0]->elements == 2 &&
-                      reply->element[0]->element[1]->type == REDIS_REPLY_ARRAY &&
-                      (reply->element[0]->element[1]->elements == 0 ||
-                       reply->element[0]->element[1]->element[0]->type == REDIS_REPLY_ARRAY);
-    if (!of_streams)
-        return entries_walk(NULL, reply, entry, arg, err);
-    for (size_t i = 0; i < reply->elements; i++) {
-        const redisReply *stream = reply->element[i];
-        if (stream->type != REDIS_REPLY_ARRAY || stream->elements != 2 ||
-            stream->element[0]->type != REDIS_REPLY_STRING) {
-            return entries_fail(err);
-        }
-        if (entries_walk(stream->element[0]->str, stream->element[1], entry, arg, err) < 0)
-            return -1;
-    }
-    return 0;
 }

@@ -26,9 +26,18 @@
 
 struct redis;
 
+/* The key that the leading scheduler keeps at the address that it uses, for a few seconds at a time. */
+#define REDIS_BEACON "motley:leader"
+
 struct redis_config {
-    const char *address; /* "unix:/path" or "host:port" or "[v6]:port"; names are resolved without blocking */
-    const char *user;    /* user for AUTH; NULL: Redis's default user */
+    /* "unix:/path" or "host:port" or "[v6]:port"; names are resolved without blocking. Up to 8 with commas
+     * between them: one that cannot be reached, refuses, or is a replica is left for the next one. */
+    const char *address;
+    /* With several addresses: a key without which one of them is not used, because the others work elsewhere.
+     * It is looked for at each connection and every second; NULL: none. */
+    const char *beacon;
+    struct redis *with;       /* another client, whose address this one always uses; or NULL */
+    const char *user;         /* user for AUTH; NULL: Redis's default user */
     const char *password;     /* NULL: no AUTH is sent */
     SSL_CTX *tls;             /* borrowed until redis_destroy; NULL: no TLS */
     uint32_t queue_max;       /* commands waiting or in flight; 0 means 8192 */
@@ -55,6 +64,12 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
                            const struct redis_events *events, void *arg, struct err *err);
 void redis_destroy(struct redis *redis);
 bool redis_is_connected(const struct redis *redis);
+/* The address that is used, or tried next. Borrowed until redis_move. */
+const char *redis_address(const struct redis *redis);
+
+/* Goes on with other addresses, which are copied, as when the connection broke; a client that is `with` this
+ * one follows. Not to be called within a callback of the client. */
+int redis_move(struct redis *redis, const char *address, struct err *err);
 
 /* Queues a command; the arguments are copied. 'reply' (may be NULL) is called once unless -1 is returned:
  * ERR_BUSY when the queue is full, ERR_TOO_BIG. timeout_ms counts from now; 0 means 5000. */

@@ -82,6 +82,7 @@ static int restored(const struct scheduler_config *config)
 
 struct probe {
     struct event_base *base;
+    bool several; /* addresses of Redis: one that refuses does not end the start */
     struct redis *redis;
     bool redis_ok, postgres_ok, refused;
     struct err redis_err, postgres_err;
@@ -106,7 +107,7 @@ static void redis_down(void *arg, const struct err *why)
 {
     struct probe *probe = arg;
     probe->redis_err = *why;
-    probe->refused = probe->refused || why->code == ERR_AUTH || why->code == ERR_PEER;
+    probe->refused = probe->refused || (!probe->several && (why->code == ERR_AUTH || why->code == ERR_PEER));
     check(probe);
 }
 
@@ -164,7 +165,7 @@ static int wait_for_both(struct probe *probe, const struct scheduler_config *con
 
 static int probe_servers(const struct scheduler_config *config)
 {
-    struct probe probe = {.base = event_base_new()};
+    struct probe probe = {.base = event_base_new(), .several = strchr(config->redis_address, ',')};
     struct err err;
     SSL_CTX *tls = NULL;
     int rc = 1;

@@ -65,7 +65,8 @@ static void streams_drop(struct scheduler *scheduler, const char *node)
     redis_command(scheduler->commands, COMMAND_MS, NULL, NULL, 3, argv, NULL, &ignored);
 }
 
-/* Lets a node's user read the node's inbox and write its own events, and nothing else. */
+/* Lets a node's user read the node's inbox and write its own events, with several addresses see whether the
+ * leader works with this one, and nothing else. */
 static void user_set(struct scheduler *scheduler, struct node_stream *node_stream)
 {
     char user[88], hash[DIGEST_HEX_SIZE + 1] = "#", inbox[104], events[104];
@@ -74,10 +75,14 @@ static void user_set(struct scheduler *scheduler, struct node_stream *node_strea
     digest_hex(node_stream->redis_hash, sizeof(node_stream->redis_hash), hash + 1);
     snprintf(inbox, sizeof(inbox), "%%R~motley:agent:%s", node_stream->node);
     snprintf(events, sizeof(events), "%%W~%s", node_stream->stream);
-    const char *const argv[] = {"ACL",  "SETUSER", user,     "reset", "on",    hash,     inbox,
-                                events, "+xadd",   "+xread", "+ping", "+auth", "+hello", "+client|setname"};
-    redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler,
-                  (int)(sizeof(argv) / sizeof(argv[0])), argv, NULL, &ignored);
+    const char *const argv[] = {
+        "ACL",  "SETUSER",         user,     "reset", "on",    hash,     inbox,
+        events, "+xadd",           "+xread", "+ping", "+auth", "+hello", "+client|setname",
+        "+get", "%R~" REDIS_BEACON};
+    const size_t argc = sizeof(argv) / sizeof(argv[0]);
+    const bool several = strchr(scheduler->config->redis_address, ',');
+    redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler, (int)(several ? argc : argc - 2),
+                  argv, NULL, &ignored);
     node_stream->user = NODE_STREAM_USER_SET;
 }
 

@@ -21,6 +21,7 @@
 #define PASS_PAUSE_NS_MAX 100000000u
 /* Passes that each make another one necessary keep events waiting for so many passes at most. */
 enum { PASSES_BEFORE_EVENTS_MAX = 4 };
+#define BEACON_MS "5000"         /* how long agents look for a leader here after its last sign of life */
 #define MARKER "motley:instance" /* a key whose absence shows that Redis was wiped */
 
 /* ---- one database task at a time ---- */
@@ -191,6 +192,17 @@ static void ask_marker(struct scheduler *scheduler)
     }
 }
 
+/* With several addresses of Redis, lets the agents know that we work with this one. */
+static void set_beacon(struct scheduler *scheduler, uint64_t now_ns)
+{
+    const char *const argv[] = {"SET", REDIS_BEACON, scheduler->config->name, "PX", BEACON_MS};
+    struct err ignored; /* the next tick tries again */
+    if (scheduler->redis_up && strchr(scheduler->config->redis_address, ',') &&
+        now_ns - scheduler->beacon_ns > 500000000u &&
+        redis_command(scheduler->commands, 2000, NULL, NULL, 5, argv, NULL, &ignored) == 0)
+        scheduler->beacon_ns = now_ns;
+}
+
 /* Exempts our connections from eviction, by which Redis closes the fullest connections when it lacks memory
  * (maxmemory-clients). */
 static void stay(struct redis *redis)
@@ -206,7 +218,12 @@ static void redis_connected(void *arg)
     scheduler->redis_up = true;
     scheduler->listening_ns = clock_mono_ns();
     stay(scheduler->commands);
-    log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
+    log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", redis_address(scheduler->commands));
+    scheduler->beacon_ns = 0;
+    if (strncmp(scheduler->redis_at, redis_address(scheduler->commands), sizeof(scheduler->redis_at) - 1) !=
+        0)
+        node_streams_rewind(scheduler->node_streams); /* another server's entries have numbers of their own */
+    snprintf(scheduler->redis_at, sizeof(scheduler->redis_at), "%s", redis_address(scheduler->commands));
     redis_users_forget(scheduler);
     redis_users_check(scheduler);
     if (scheduler->dispatch && scheduler->ready) {
@@ -427,6 +444,7 @@ static void tick(evutil_socket_t fd, short what, void *arg)
         return;
     }
     ask_marker(scheduler);
+    set_beacon(scheduler, now_ns);
     ingest_read(scheduler);
     floods_measure(scheduler, false);
     floods_mark(scheduler);
@@ -463,15 +481,16 @@ static int connect_redis(struct scheduler *scheduler, struct err *err)
         if (!scheduler->tls)
             return -1;
     }
-    const struct redis_config redis = {.address = config->redis_address,
-                                       .user = config->redis_user,
-                                       .password = config->redis_password,
-                                       .tls = scheduler->tls};
+    struct redis_config redis = {.address = config->redis_address,
+                                 .user = config->redis_user,
+                                 .password = config->redis_password,
+                                 .tls = scheduler->tls};
     const struct redis_events commands = {redis_connected, redis_disconnected};
     const struct redis_events reader = {reader_connected, NULL};
     scheduler->commands = redis_create(scheduler->base, &redis, &commands, scheduler, err);
     if (!scheduler->commands)
         return -1;
+    redis.with = scheduler->commands;
     scheduler->reader = redis_create(scheduler->base, &redis, &reader, scheduler, err);
     return scheduler->reader ? 0 : -1;
 }

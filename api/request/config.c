@@ -186,7 +186,7 @@ static const struct doc_field tls_fields[] = {
 static const struct doc tls_doc = DOC(api_config, tls_fields);
 
 static const struct doc_field redis_fields[] = {
-    TEXT("address", redis.address, JR_REQUIRED, "unix:PATH or HOST:PORT"),
+    TEXT("address", redis.address, JR_REQUIRED, "unix:PATH or HOST:PORT; several with commas between them"),
     DOC_FLAG("tls", api_config, redis.tls, JR_OPTIONAL, false, "whether agents connect by TLS"),
 };
 static const struct doc redis_doc = DOC(api_config, redis_fields);

@@ -143,7 +143,7 @@ static const struct doc_field tls_fields[] = {
 static const struct doc tls_doc = DOC(scheduler_config, tls_fields);
 
 static const struct doc_field redis_fields[] = {
-    TEXT("address", redis_address, JR_REQUIRED, "unix:PATH or HOST:PORT"),
+    TEXT("address", redis_address, JR_REQUIRED, "unix:PATH or HOST:PORT; several with commas between them"),
     TEXT("user", redis_user, JR_OPTIONAL, "else the default user"),
     TEXT("password", redis_password, JR_OPTIONAL, ""),
     DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "without it the connection is not encrypted"),

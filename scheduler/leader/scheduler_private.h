@@ -185,6 +185,8 @@ struct scheduler {
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;
+    char redis_at[256]; /* the address that the streams were read from last */
+    uint64_t beacon_ns; /* when REDIS_BEACON was last set */
 
     struct scheduler_pass *pass; /* the decision under way */
 };

@@ -313,6 +313,68 @@ static void a_server_that_never_greets_is_left(void **state)
     close(listener);
 }
 
+/* Asks until the answer comes from this address, for at most 10 s. */
+static void moves_to(struct redis *redis, struct probe *probe, const char *address)
+{
+    const uint64_t deadline_ns = clock_mono_ns() + 10000000000u;
+    do {
+        if (clock_mono_ns() > deadline_ns)
+            fail_msg("it is at %s, not at %s: %s", redis_address(redis), address, probe->text);
+        probe->good = 0;
+        SAY(redis, probe, 500, "SET", "x", "1");
+        loop(probe->base, 5000);
+    } while (probe->good == 0 || strcmp(redis_address(redis), address) != 0);
+}
+
+static void what_is_away_a_replica_or_without_the_beacon_is_left_for_the_next(void **state)
+{
+    (void)state;
+    struct test_dir folder;
+    struct test_redis other = {0};
+    test_dir_make(&folder);
+    test_redis_start(&other, folder.path);
+    char addresses[600];
+    snprintf(addresses, sizeof(addresses), "unix:%s/nobody,%s,%s", dir.path, server.address, other.address);
+    struct probe probe = {.base = event_base_new()}, own = {.base = probe.base},
+                 follows = {.base = probe.base};
+    struct redis *first = client(&own, &(struct redis_config){.address = server.address});
+    struct redis *second = client(&own, &(struct redis_config){.address = other.address});
+    SAY(first, &own, 0, "SET", "here", "1");
+    loop(probe.base, 5000);
+    struct redis_config config = {.address = addresses, .beacon = "here", .backoff_ms_max = 100};
+    struct redis *redis = client(&probe, &config);
+    config.with = redis;
+    struct redis *follower = client(&follows, &config);
+    moves_to(redis, &probe, server.address);
+    SAY(first, &own, 0, "REPLICAOF", "127.0.0.1", "1");
+    loop(probe.base, 5000);
+    probe.good = 0;
+    SAY(redis, &probe, 3000, "SET", "x", "2");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_BUSY);
+    SAY(redis, &probe, 500, "SET", "x", "2"); /* the other one has no beacon yet */
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 0);
+    SAY(second, &own, 0, "SET", "here", "1");
+    loop(probe.base, 5000);
+    moves_to(redis, &probe, other.address);
+    SAY(follower, &follows, 5000, "GET", "x");
+    loop(probe.base, 6000);
+    assert_string_equal(follows.value, "1");
+    assert_string_equal(redis_address(follower), other.address);
+    SAY(first, &own, 0, "REPLICAOF", "NO", "ONE");
+    SAY(second, &own, 0, "DEL", "here");
+    loop(probe.base, 5000);
+    moves_to(redis, &probe, server.address);
+    redis_destroy(redis);
+    redis_destroy(follower);
+    redis_destroy(first);
+    redis_destroy(second);
+    base_end(probe.base);
+    test_redis_kill(&other);
+    test_dir_remove(&folder);
+}
+
 static void a_full_queue_is_refused_and_destroy_answers_all(void **state)
 {
     (void)state;
@@ -327,7 +389,8 @@ static void a_full_queue_is_refused_and_destroy_answers_all(void **state)
     redis_destroy(redis);
     assert_int_equal(probe.failed, 2);
     assert_int_equal(probe.last, ERR_CANCELLED);
-    const char *wrong[] = {"nonsense", "host:", "host:99999", "unix:", ":1"};
+    const char *wrong[] = {"nonsense", "host:",   "host:99999",     "unix:",
+                           ":1",       "host:1,", "host:1,,host:2", "a:1,b:2,c:3,d:4,e:5,f:6,g:7,h:8,i:9"};
     for (size_t i = 0; i < 5; i++) {
         assert_null(redis_create(probe.base, &(struct redis_config){.address = wrong[i]}, NULL, NULL, &err));
         assert_int_equal(err.code, ERR_INVALID);
@@ -524,6 +587,7 @@ int main(void)
         cmocka_unit_test(waiting_commands_survive_a_restart_and_sent_ones_are_unknown),
         cmocka_unit_test(deadlines_hold_while_nobody_answers),
         cmocka_unit_test(a_server_that_never_greets_is_left),
+        cmocka_unit_test(what_is_away_a_replica_or_without_the_beacon_is_left_for_the_next),
         cmocka_unit_test(a_full_queue_is_refused_and_destroy_answers_all),
         cmocka_unit_test(destroying_inside_a_callback_is_safe),
     };

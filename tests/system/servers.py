@@ -20,6 +20,7 @@ from api import pg_program, wait_for  # noqa: E402,F401
 
 PASSWORD = "correct-horse"
 TAKEN = set()
+PACED = {"kind": "paced", "memory": "450MiB", "pace": {"flops": 3e9, "flops_16": 3e9, "bytes_per_s": 1e10}}  # two_paced
 
 
 def free_port():
@@ -163,6 +164,9 @@ class Service:
             self.process.wait(30 * SLOW)
             self.process = None
 
+    def kill(self):
+        self.stop(signal.SIGKILL)
+
     def log(self):
         with open(self.lab.path(f"{self.name}.log"), encoding="utf-8", errors="replace") as handle:
             return handle.read()
@@ -202,8 +206,9 @@ user admin on >{password} ~* &* +@all
 class Lab(Motley):
     """The whole of it. `conninfo` may be changed before `serve`; the client speaks with the first api."""
 
-    def __init__(self, agents=("left", "right"), device=None):
+    def __init__(self, agents=("left", "right"), device=None, lifetime="30d"):
         super().__init__({})
+        self.lifetime = lifetime
         self.services, self.databases, self.agents = [], [], {}
         self.names = agents
         self.device = device or {"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "avx2"}
@@ -239,33 +244,43 @@ class Lab(Motley):
             text = text.replace(name, value)
         return text
 
-    def configure(self):
-        self.ports = [self.databases[0].port, free_port()]
+    def configure_apis(self, redis):
         cert, key = self.server_files
-        addresses = self.redis[0].address
-        self.api_ports = [free_port(), free_port()]
         for i in (1, 2):
             self.write(f"api-{i}.yaml", {
                 "listen": f"127.0.0.1:{self.api_ports[i - 1]}", "address_file": self.path(f"api-{i}.address"), "postgres": self.conninfo(),
-                "redis": {"address": addresses, "tls": True}, "blobs": self.path("blobs"),
+                "redis": {"address": redis, "tls": True}, "blobs": self.path("blobs"),
                 "ca": {"cert": self.ca.cert, "signer": self.path("signer.sock")}, "tls": {"cert": cert, "key": key, "ca": self.ca.cert}})
+
+    def configure(self):
+        self.ports = [self.databases[0].port, free_port()]
+        cert, key = self.server_files
+        addresses = ",".join(redis.address for redis in self.redis)
+        self.api_ports = [free_port(), free_port()]
+        self.configure_apis(addresses)
+        for i in (1, 2):
             self.write(f"scheduler-{i}.yaml", {
                 "name": f"scheduler-{i}", "postgres": self.conninfo(), "leader_file": self.path(f"scheduler-{i}.leader"),
-                "redis": {"address": addresses, "user": "admin", "password": PASSWORD,
+                "redis": {**self.page_redis(), "address": addresses, "password": PASSWORD,
                           "tls": {"ca": self.ca.cert, "cert": cert, "key": key}}})
         self.write(os.path.join(self.home, "client.json"), {"address": self.url(0), "token": self.token, "ca": self.ca.cert})
         os.chmod(os.path.join(self.home, "client.json"), 0o600)
         self.write("admin-token", self.token + "\n")
 
-    def redis_list(self):
-        return ",".join(redis.address for redis in self.redis)
+    def page_redis(self):
+        """What the page says of Redis, of which addresses, password and files are this lab's."""
+        text = page_block("redis1.lab").replace("\n", " ")
+        found = re.fullmatch(r'redis: \{address: "redis1.lab:6380,redis2.lab:6380", user: (\w+), password: SECRET,\s+'
+                             r'tls: \{ca: \S+, cert: \S+, key: \S+\}\} *', text)
+        expect(found, text)
+        return {"user": found.group(1)}
 
     def url(self, i):
         return f"https://127.0.0.1:{self.api_ports[i]}"
 
     def start_services(self):
         self.signer = Service(self, "signer", "motley-signer", "--ca", self.ca.cert, "--key", self.ca.key, "--socket",
-                              self.path("signer.sock")).start()
+                              self.path("signer.sock"), "--lifetime", self.lifetime).start()
         done = subprocess.run([self.program("motley-api"), "--config", self.path("api-1.yaml"), "--migrate", "--admin-token-file",
                                self.path("admin-token")], capture_output=True, text=True, timeout=60, check=False)
         expect(done.returncode == 0, f"--migrate: {done.stderr}")

@@ -8,10 +8,9 @@ import threading
 import time
 
 from motley import SLOW, expect, llama_spec, main
-from servers import Lab, page_block, wait_for
+from servers import PACED, Lab, page_block, wait_for
 
 STEPS = 80
-PACED = {"kind": "paced", "memory": "450MiB", "pace": {"flops": 3e9, "flops_16": 3e9, "bytes_per_s": 1e10}}
 
 
 def spec_for(name, steps=STEPS):
