@@ -698,6 +698,8 @@ static void print_error(const struct cli *cli, const struct err *err)
         fprintf(stderr, "motley: data.eval (%s)%s\n", cli->eval, err->text + strlen("data.eval"));
     else if (err->code == ERR_AUTH)
         fprintf(stderr, "motley: %s (the token of %s/client.json)\n", err->text, cli->home);
+    else if (err->code == ERR_NET && cli->address[0] != '\0' && !local_is_elsewhere(cli->home))
+        fprintf(stderr, "motley: %s; does Motley run here? `motley up` starts it\n", err->text);
     else
         fprintf(stderr, "motley: %s\n", err->text);
 }

@@ -229,13 +229,12 @@ struct asked {
 /* Adds to the answer's warnings what looks wrong in the rows and in the specification, as the server does. */
 static void add_warnings(json_t *told, const struct plan_inputs *inputs, const json_t *rows)
 {
-    const struct workload *w = &inputs->workload;
-    const struct order order = {
-        .row_count = w->row_count, .batch_rows = w->batch_rows, .steps = w->steps, .epochs = w->epochs};
     char text[SPEC_DOUBT_BYTES], sizes[MODEL_DOUBT_BYTES];
-    const uint64_t steps = w->steps > 0 ? w->steps : w->row_count > 0 ? order_step_count(&order) : 0;
+    const uint64_t steps = workload_step_count(&inputs->workload);
     json_array_extend(json_object_get(told, "warnings"), json_object_get(rows, "doubts"));
     if (spec_warmup_doubt(&inputs->spec.train, steps, text))
+        json_array_append_new(json_object_get(told, "warnings"), json_string(text));
+    if (spec_epochs_doubt(&inputs->spec.train, steps, text))
         json_array_append_new(json_object_get(told, "warnings"), json_string(text));
     if (model_config_doubt(&inputs->config, sizes))
         json_array_append_new(json_object_get(told, "warnings"), json_string(sizes));

@@ -103,6 +103,12 @@ static int head_print(struct print *p, const json_t *a)
     if (number(a, "plan_s") > 0 &&
         buf_printf(p->out, p->err, "; search took %s", units_seconds(found, number(a, "plan_s"))) < 0)
         return -1;
+    const double all_s = number(a, "steps") * step_s;
+    if (all_s > 0 && buf_printf(p->out, p->err, "\n%s: about %s, without the start",
+                                count_text(rows, number(a, "steps"), "step"),
+                                all_s < 120 ? units_seconds(found, all_s)
+                                            : units_duration(found, 60 * round(all_s / 60))) < 0)
+        return -1;
     return buf_printf(p->out, p->err, "\n");
 }
 

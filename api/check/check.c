@@ -360,6 +360,8 @@ static json_t *warnings_of(const struct spec_check *check, int64_t steps)
     warn_of_rows("data.eval", &check->eval, warnings);
     if (spec_warmup_doubt(&check->spec.train, (uint64_t)steps, text))
         json_array_append_new(warnings, json_string(text));
+    if (spec_epochs_doubt(&check->spec.train, (uint64_t)steps, text))
+        json_array_append_new(warnings, json_string(text));
     if (*check->model_doubt)
         json_array_append_new(warnings, json_string(check->model_doubt));
     return warnings;

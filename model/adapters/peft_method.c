@@ -34,8 +34,9 @@ static int check_same(const struct lora_sites *found, const struct lora_sites *a
         const char *name = lora_target_name(1u << site);
         if ((has > 0) != (wants > 0))
             return err_set(err, ERR_INVALID,
-                           "it adapts other matrices than method.targets says: %s of layer %u %s", name,
-                           layer, has > 0 ? "too" : "is missing");
+                           "it adapts other matrices than method.targets says: %s of layer %u %s. Give the "
+                           "job the targets, rank and alpha (r, lora_alpha) of its adapter_config.json",
+                           name, layer, has > 0 ? "too" : "is missing");
         if (has != wants)
             return err_set(err, ERR_INVALID, "it has rank %u on %s of layer %u and method says %u", has, name,
                            layer, wants);

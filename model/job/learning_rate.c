@@ -7,6 +7,7 @@
 #include "model/job/spec.h"
 
 #define PI 3.14159265358979323846
+#define FEW_STEPS 20               /* fewer hardly change a model at the learning rates that people use */
 #define INVERSE_SQRT_SCALE 10000.0 /* transformers' timescale without a warm-up, in steps */
 
 static double half_cosine(double part)
@@ -54,6 +55,18 @@ double spec_learning_rate(const struct spec_train_part *train, uint64_t total_st
     if (total_steps > warm && step < total_steps)
         progress = (double)(step - warm) / (double)(total_steps - warm);
     return peak * (last + (1 - last) * share_left(train, total_steps, step, progress));
+}
+
+bool spec_epochs_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES])
+{
+    if (train->epochs == 0 || train->steps > 0 || steps == 0 || steps >= FEW_STEPS)
+        return false;
+    snprintf(text, SPEC_DOUBT_BYTES,
+             "train.epochs is %u, and the rows make %" PRIu64
+             " step%s of %s: a model hardly changes in so few. %" PRIu64 " epochs make %d or more",
+             train->epochs, steps, steps == 1 ? "" : "s", train->epochs == 1 ? "it" : "them",
+             (FEW_STEPS * train->epochs + steps - 1) / steps, FEW_STEPS);
+    return true;
 }
 
 bool spec_warmup_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES])

@@ -51,6 +51,7 @@ enum { LORA_RANK_MAX = 1024 };
 #define LORA_ALPHA_MIN 1e-6
 #define LORA_ALPHA_MAX 1e6
 
+#define EVAL_STEPS 50 /* between two evaluations */
 #define STEPS_MAX 1e9 /* most steps of anything */
 #define SEED_MAX ((uint64_t)1 << 53)
 
@@ -498,7 +499,7 @@ static void eval_check(struct json_reader *r, void *all)
 }
 
 static const struct doc_field eval_fields[] = {
-    DOC_NUM("every_steps", job_spec, eval.every_steps, JR_GIVEN, 50, 0, STEPS_MAX,
+    DOC_NUM("every_steps", job_spec, eval.every_steps, JR_GIVEN, EVAL_STEPS, 0, STEPS_MAX,
             "0: only before the first and after the last step"),
 };
 static const struct doc eval_doc = DOC(job_spec, eval_fields, .check = eval_check);
@@ -640,6 +641,10 @@ static void job_check(struct json_reader *r, void *all)
         jr_fail(r, "at_most", "it goes with `array`");
     if (!spec->limits.on)
         spec->limits.retries = SPEC_RETRIES_UNLIMITED;
+    if (spec->data.eval && !spec->eval.on) {
+        spec->eval.on = true;
+        spec->eval.every_steps = EVAL_STEPS;
+    }
 }
 
 #define JOB_LIST                                                                                             \
@@ -661,8 +666,8 @@ static const struct doc_field job_fields[] = {
     DOC_STRUCT("placement", job_spec, placement, JR_OPTIONAL, &placement_doc, "where it may run"),
     DOC_WITHIN("result", JR_OPTIONAL, &result_doc, "what is written at the end"),
     DOC_WITHIN("checkpoint", JR_OPTIONAL, &checkpoint_doc, "what is kept on the way"),
-    DOC_WITHIN("eval", JR_OPTIONAL, &eval_doc, "loss of held-out rows", DOC_GIVEN_IN(job_spec, eval.on),
-               .flags = DOC_NULLABLE),
+    DOC_WITHIN("eval", JR_OPTIONAL, &eval_doc, "loss of held-out rows, on wherever data.eval names some",
+               DOC_GIVEN_IN(job_spec, eval.on), .flags = DOC_NULLABLE),
     DOC_WITHIN("sample", JR_OPTIONAL, &sample_doc, "an answer of the model, before and after",
                DOC_GIVEN_IN(job_spec, sample.on), .flags = DOC_NULLABLE),
     DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, "of time and attempts", DOC_GIVEN_IN(job_spec, limits.on),

@@ -213,7 +213,7 @@ struct job_spec {
         uint32_t keep;
     } checkpoint;
     struct {
-        bool on; /* false when `eval` is absent */
+        bool on; /* true when there is data.eval */
         uint64_t every_steps;
     } eval;
     struct {
@@ -301,6 +301,10 @@ enum { SPEC_DOUBT_BYTES = 240 };
 /* Returns whether the warm-up takes half or more of a job's steps (0: not known), and if so writes a warning
  * with both numbers and the rate that the job reaches. Pure. */
 bool spec_warmup_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES]);
+
+/* Returns whether train.epochs, without train.steps, makes fewer than 20 steps of the rows (0: not known),
+ * and if so writes a warning that says how many epochs make as many. Pure. */
+bool spec_epochs_doubt(const struct spec_train_part *train, uint64_t steps, char text[SPEC_DOUBT_BYTES]);
 
 /* Return the names used in a specification; NULL for a value outside the enum. */
 const char *spec_format_name(enum spec_format);

@@ -49,6 +49,10 @@ int rows_report_doubts(const struct rows_report *report, json_t *list, struct er
             list, json_sprintf("dropped with nothing to learn: %u of %" PRIu64 " rows, first %s %u",
                                report->dropped, (uint64_t)report->rows + report->dropped, report->unit,
                                report->first_dropped_line));
+    if (report->truncated > 0)
+        bad |= json_array_append_new(
+            list, json_sprintf("cut at data.sequence_tokens: %u of %u rows, first %s %u", report->truncated,
+                               report->rows, report->unit, report->first_truncated_line));
     if (report->unknown_roles > 0)
         bad |= json_array_append_new(
             list,

@@ -138,15 +138,15 @@ static json_t *plan_part(const struct plan_answer *answer, struct err *err)
             return NULL;
         }
     }
-    return json_pack("{s:s,s:s,s:s?,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:o,s:s,s:f,s:{s:f,s:f,s:f},s:b}", "verdict",
-                     "fits", "placement", plan_placement_name(plan->placement), "schedule",
+    return json_pack("{s:s,s:s,s:s?,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:o,s:s,s:f,s:{s:f,s:f,s:f},s:b,s:I}",
+                     "verdict", "fits", "placement", plan_placement_name(plan->placement), "schedule",
                      schedule_words(plan), "step_s", answer->step_s, "tokens_per_s", answer->tokens_per_s,
                      "lower_bound_s", answer->lower_bound_s, "used_bound_s", answer->used_bound_s, "plan_s",
                      answer->plan_s, "micro_batch_rows", (json_int_t)plan->rows_bound, "micro_batches",
                      (json_int_t)plan->micro_batch_count, "ranks", ranks, "digest", plan->digest,
                      "uncertainty", answer->uncertainty, "rests_on", "measured", plan->costs.share_measured,
                      "imported", plan->costs.share_imported, "estimated", plan->costs.share_estimated,
-                     "links_emulated", plan->costs.links_emulated);
+                     "links_emulated", plan->costs.links_emulated, "steps", (json_int_t)answer->steps);
 }
 
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err)

@@ -90,6 +90,7 @@ struct plan_answer {
     char method[160]; /* the training method: "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
     double used_bound_s; /* the lower bound of the devices that the plan uses; 0: there is no plan */
+    uint64_t steps;      /* of the job; 0: not known, as its rows are not */
     double plan_s;       /* seconds that planning took; the library has no clock, so the caller sets it before
                             printing */
     uint64_t shortfall_bytes; /* if nothing fits: bytes that are missing on all ranks together, in the

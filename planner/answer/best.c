@@ -115,7 +115,7 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
     return rested;
 }
 
-/* Returns the lower bound of a step on the plan's devices alone, which is how much of the distance to the
+/* Sets used_bound_s, the lower bound of a step on the plan's devices alone: how much of the distance to the
  * lower bound is due to those left out. */
 static int used_bound(const struct problem *p, struct plan_answer *a, struct err *err)
 {
@@ -127,6 +127,7 @@ static int used_bound(const struct problem *p, struct plan_answer *a, struct err
         return err_set(err, ERR_NOMEM, "out of memory for a plan's devices");
     for (uint32_t r = 0; r < a->plan->rank_count; r++)
         used.usable[cluster_device_find(p->cluster, a->plan->ranks[r].device)] = true;
+    a->steps = workload_step_count(p->workload);
     a->used_bound_s = fmin(bound_time(&used), a->step_s);
     free(used.usable);
     return 0;

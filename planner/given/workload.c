@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/job/order.h"
+
 #define SEQUENCE_TOKENS_MAX (1u << 20)
 #define BATCH_ROWS_MAX (1u << 20)
 #define STEP_TOKENS_MAX (1u << 30)
@@ -65,6 +67,17 @@ int workload_check(const struct workload *w, struct err *err)
     if (rows_check(w, w->rows, w->row_count, "data.train", err) < 0)
         return -1;
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
+}
+
+uint64_t workload_step_count(const struct workload *workload)
+{
+    const struct order order = {.row_count = workload->row_count,
+                                .batch_rows = workload->batch_rows,
+                                .steps = workload->steps,
+                                .epochs = workload->epochs};
+    if (workload->steps > 0 || workload->row_count == 0)
+        return workload->steps;
+    return order_step_count(&order);
 }
 
 uint32_t workload_rows_most(const struct workload *w)

@@ -96,6 +96,8 @@ double workload_matrix_bytes(const struct workload *workload);
 double workload_other_bytes(const struct workload *workload);
 /* Returns the bytes of both optimiser moments of one trained parameter. */
 double workload_moment_bytes(const struct workload *workload);
+/* Returns the steps of the job; 0: not known, as it is one of epochs and its rows are not known. */
+uint64_t workload_step_count(const struct workload *workload);
 /* Returns the most rows of a micro-batch: as many as the job asks for, else those of a step. */
 uint32_t workload_rows_most(const struct workload *workload);
 /* True if matrices are stored packed and unpacked before use. */

@@ -339,7 +339,8 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     }
     if (pays || weighing->windows == 0 || weighing->windows >= REPLAN_WINDOWS) {
         settle(pass, run, weighing);
-        say_verdict(pass, run, reason, pays && stays ? stays : "", decision, text, size);
+        if (pays || pass->view->device_count > 1) /* else there is nowhere to go */
+            say_verdict(pass, run, reason, pays && stays ? stays : "", decision, text, size);
     }
     return moves;
 }

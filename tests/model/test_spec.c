@@ -429,6 +429,41 @@ static void a_warm_up_of_half_the_steps_or_more_is_doubted(void **state)
                  spec_warmup_doubt(&none, 1, text));
 }
 
+static void few_steps_of_epochs_are_doubted(void **state)
+{
+    (void)state;
+    const struct spec_train_part one = {.epochs = 1}, three = {.epochs = 3},
+                                 steps = {.steps = 3, .epochs = 1};
+    char text[SPEC_DOUBT_BYTES];
+    assert_true(spec_epochs_doubt(&one, 3, text));
+    assert_string_equal(
+        "train.epochs is 1, and the rows make 3 steps of it: a model hardly changes in so few. 7 "
+        "epochs make 20 or more",
+        text);
+    assert_true(spec_epochs_doubt(&three, 3, text) && strstr(text, "20 epochs make 20 or more"));
+    assert_false(spec_epochs_doubt(&one, 20, text) || spec_epochs_doubt(&one, 0, text) ||
+                 spec_epochs_doubt(&steps, 3, text));
+}
+
+static void held_out_rows_are_evaluated_without_eval(void **state)
+{
+    (void)state;
+    struct job_spec spec;
+    struct err err;
+    for (int given = 0; given < 2; given++) {
+        json_t *document = json_pack(given ? "{s:s, s:{s:s, s:s}}" : "{s:s, s:{s:s}}", "model", "m", "data",
+                                     "train", "t.jsonl", "eval", "e.jsonl");
+        assert_int_equal(spec_parse_job(document, &spec, &err), 0);
+        assert_int_equal(spec.eval.on, given);
+        assert_true(!given || spec.eval.every_steps == 50);
+        json_t *written = spec_to_json(&spec, &err);
+        assert_int_equal(json_is_object(json_object_get(written, "eval")), given);
+        json_decref(written);
+        json_decref(document);
+        spec_fini(&spec);
+    }
+}
+
 /* Layer 1 of three has no experts. */
 #define MIXED "../folders/transformers4/qwen3-moe/config"
 
@@ -698,6 +733,8 @@ int main(void)
         cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
         cmocka_unit_test(a_warm_up_of_half_the_steps_or_more_is_doubted),
+        cmocka_unit_test(few_steps_of_epochs_are_doubted),
+        cmocka_unit_test(held_out_rows_are_evaluated_without_eval),
         cmocka_unit_test(keys_that_are_null_are_off_or_refused_by_name),
         cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
         cmocka_unit_test(every_model_of_the_catalogue_has_the_default_targets),

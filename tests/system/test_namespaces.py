@@ -63,7 +63,7 @@ def real_model_fetched_in_parts(motley):
     blocks = {rank["rank"]: rank["blocks"] for rank in job["run"]["plan_answer"]["ranks"]}
     fetched = {}
     for line in motley.lines("logs", str(job["id"])):
-        found = re.search(r"its files have ([\d.]+ \w+); .* were read for these blocks.* \(([\d.]+ \w+) over the network", json.dumps(line))
+        found = re.search(r"read for these blocks, of ([\d.]+ \w+) in its files \(([\d.]+ \w+) over the network", json.dumps(line))
         if found:
             fetched[line["rank"]] = tuple(map(bytes_of, reversed(found.groups())))
     expect(set(fetched) == set(blocks), f"log lines about fetching: {fetched}")

@@ -134,6 +134,7 @@ class PlanAnswer(Answered):
     lower_bound_s: float | None = None
     used_bound_s: float | None = None  # the same bound for the devices of the plan alone
     plan_s: float | None = None
+    steps: int | None = None
     ranks: list[PlanRank] | None = None
     alternatives: list[PlanAlternative] | None = None
     left_out: list[PlanLeftOut] | None = None
@@ -158,7 +159,6 @@ class PlanAnswer(Answered):
     warnings: list[str] | None = None  # what looks wrong in the measured tables it rests on, in the specification or in its data
     unmeasured: list[str] | None = None  # devices whose costs are estimates
     data: PlanAnswerData | None = None
-    steps: int | None = None
     program: str | None = None
     inputs: dict[str, Any] | None = None  # specification, config, row sizes, devices, profiles, links
 
@@ -316,7 +316,7 @@ class SpecificationCheckpoint(Sent):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationEval(Sent):
-    """loss of held-out rows"""
+    """loss of held-out rows, on wherever data.eval names some"""
     every_steps: int | Unset = UNSET  # 0: only before the first and after the last step
 
 
@@ -349,7 +349,7 @@ class Specification(Sent):
     placement: SpecificationPlacement | Unset = UNSET  # where it may run
     result: SpecificationResult | Unset = UNSET  # what is written at the end
     checkpoint: SpecificationCheckpoint | Unset = UNSET  # what is kept on the way
-    eval: SpecificationEval | None | Unset = UNSET  # loss of held-out rows
+    eval: SpecificationEval | None | Unset = UNSET  # loss of held-out rows, on wherever data.eval names some
     sample: SpecificationSample | None | Unset = UNSET  # an answer of the model, before and after
     limits: SpecificationLimits | None | Unset = UNSET  # of time and attempts
     hold: bool | Unset = UNSET  # queued, but not started before its release
