@@ -2,6 +2,7 @@
  * server's answer reads like one made here. */
 #include "show/print.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
