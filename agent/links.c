@@ -4,12 +4,11 @@
  * bytes, which are echoed, then 'b', an 8-byte big-endian count and that many bytes, which are answered by
  * 'b', and then 'd' and such a count, after which both sides send that many bytes at the same time. */
 #include "agent/links.h"
+#include "agent/links_private.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <netdb.h>
-#include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -23,7 +22,6 @@
 #include <unistd.h>
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include "common/clock.h"
 #include "common/cond.h"
@@ -35,11 +33,11 @@ enum {
     QUEUE_MAX = 256,
     PINGS = 16,
     PING_SIZE = 64,
-    CHUNK = 64 << 10,
     DEADLINE_MS = 10000,
-    CONNECT_MS = 5000,
     HANDSHAKE_MS = 2000, /* of who has not proven yet to be a node */
     AGAIN_MS = 100,
+    LONG_BYTES = 16 << 10, /* they fill some packets in each direction */
+    FULL_MS = 2500, /* of a handshake, and of such an exchange; more than the other side's HANDSHAKE_MS */
     BULK_FIRST = 1 << 20,
     BULK_MAX = 64 << 20,
     BULK_ACCEPTED = 256 << 20, /* most that agents before this limit send */
@@ -80,128 +78,6 @@ struct links {
     pthread_cond_t told; /* signalled when `nodes` changes */
     struct tls_files files;
 };
-
-/* ---- blocking TLS with a deadline: the socket is non-blocking, and poll waits ---- */
-
-struct pipe_end {
-    SSL *ssl;
-    int fd;
-    uint64_t deadline_ns;
-    const char *peer;
-    const atomic_bool *stopping;
-};
-
-/* Waits until the socket is ready for one of `events`. */
-static int end_poll(struct pipe_end *end, short events, struct err *err)
-{
-    struct pollfd entry = {.fd = end->fd, .events = events};
-    while (poll(&entry, 1, clock_left_ms(end->deadline_ns, 100)) <= 0) {
-        if (clock_left_ms(end->deadline_ns, 1) == 0)
-            return err_set(err, ERR_TIMEOUT, "peer %s did not answer within %d ms", end->peer, DEADLINE_MS);
-        if (atomic_load(end->stopping))
-            return err_set(err, ERR_CANCELLED, "the agent is stopping");
-    }
-    return 0;
-}
-
-/* Returns the event after which an SSL call that did not move bytes is to be repeated, or -1 with its error.
- */
-static int end_event(struct pipe_end *end, int result, struct err *err)
-{
-    int reason = SSL_get_error(end->ssl, result);
-    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
-        return reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
-    return tls_error(end->ssl, end->peer, ERR_get_error(), err);
-}
-
-static int end_wait(struct pipe_end *end, int result, struct err *err)
-{
-    int event = end_event(end, result, err);
-    return event < 0 ? -1 : end_poll(end, (short)event, err);
-}
-
-static int end_handshake(struct pipe_end *end, struct err *err)
-{
-    for (;;) {
-        int result = SSL_do_handshake(end->ssl);
-        if (result == 1)
-            return 0;
-        if (end_wait(end, result, err) < 0)
-            return -1;
-    }
-}
-
-static int end_write(struct pipe_end *end, const uint8_t *data, size_t size, struct err *err)
-{
-    while (size > 0) {
-        size_t wrote = 0;
-        int result = SSL_write_ex(end->ssl, data, size, &wrote);
-        if (result == 1) {
-            data += wrote;
-            size -= wrote;
-        } else if (end_wait(end, result, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int end_read(struct pipe_end *end, uint8_t *data, size_t size, struct err *err)
-{
-    while (size > 0) {
-        size_t got = 0;
-        int result = SSL_read_ex(end->ssl, data, size, &got);
-        if (result == 1) {
-            data += got;
-            size -= got;
-        } else if (end_wait(end, result, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* Sends `bytes` and receives as many at the same time. in[CHUNK] receives them, out[CHUNK] is sent. */
-static int end_exchange(struct pipe_end *end, uint64_t bytes, const uint8_t *out, uint8_t *in,
-                        struct err *err)
-{
-    uint64_t to_send = bytes, to_read = bytes;
-    while (to_send > 0 || to_read > 0) {
-        size_t wrote = 0, got = 0;
-        int result, send = 0, receive = 0; /* the events that the two directions wait for */
-        if (to_send > 0 &&
-            (result = SSL_write_ex(end->ssl, out, to_send < CHUNK ? to_send : CHUNK, &wrote)) != 1 &&
-            (send = end_event(end, result, err)) < 0)
-            return -1;
-        if (to_read > 0 &&
-            (result = SSL_read_ex(end->ssl, in, to_read < CHUNK ? to_read : CHUNK, &got)) != 1 &&
-            (receive = end_event(end, result, err)) < 0)
-            return -1;
-        to_send -= wrote;
-        to_read -= got;
-        if (wrote + got == 0 && end_poll(end, (short)(send | receive), err) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-static void end_close(struct pipe_end *end)
-{
-    if (end->ssl) {
-        SSL_shutdown(end->ssl);
-        SSL_free(end->ssl);
-    }
-    if (end->fd >= 0)
-        close(end->fd);
-    ERR_clear_error();
-}
-
-static void socket_prepare(int fd)
-{
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-}
 
 /* ---- identities ---- */
 
@@ -264,7 +140,7 @@ static int read_count(struct pipe_end *end, uint64_t *count, struct err *err)
 static int serve_duplex(struct pipe_end *end, uint8_t *chunk, struct err *err)
 {
     uint64_t count;
-    return read_count(end, &count, err) < 0 ? -1 : end_exchange(end, count, chunk + CHUNK, chunk, err);
+    return read_count(end, &count, err) < 0 ? -1 : end_exchange(end, count, chunk + LINKS_CHUNK, chunk, err);
 }
 
 static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
@@ -273,7 +149,7 @@ static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
     if (read_count(end, &left, err) < 0)
         return -1;
     while (left > 0) {
-        size_t size = left < CHUNK ? (size_t)left : CHUNK;
+        size_t size = left < LINKS_CHUNK ? (size_t)left : LINKS_CHUNK;
         if (end_read(end, chunk, size, err) < 0)
             return -1;
         left -= size;
@@ -316,16 +192,14 @@ static void greeting_end(struct links *links, struct in6_addr *entry)
 static void serve(struct links *links, int fd, uint8_t *chunk)
 {
     struct err err;
-    struct pipe_end end = {.fd = fd,
-                           .deadline_ns = clock_mono_ns() + (uint64_t)HANDSHAKE_MS * 1000000,
-                           .peer = "another agent",
-                           .stopping = &links->stopping};
+    struct pipe_end end = {.fd = fd, .peer = "another agent", .stopping = &links->stopping};
     struct in6_addr *greeted = greeting_begin(links, fd);
     if (!greeted) {
         close(fd); /* a node of ours connects again */
         return;
     }
-    socket_prepare(fd);
+    end_socket(fd);
+    end_limit(&end, HANDSHAKE_MS);
     end.ssl = ssl_create(links, true, &err);
     bool good = end.ssl && SSL_set_fd(end.ssl, fd) == 1;
     if (good) {
@@ -333,7 +207,7 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
         good = end_handshake(&end, &err) == 0;
     }
     greeting_end(links, greeted);
-    end.deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000;
+    end_limit(&end, DEADLINE_MS);
     good = good && peer_admit(links, end.ssl, &err) == 0;
     uint8_t kind;
     while (good && end_read(&end, &kind, 1, &err) == 0) {
@@ -352,7 +226,7 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
 static void *server_main(void *arg)
 {
     struct links *links = arg;
-    uint8_t *chunk = calloc(2, CHUNK); /* what is received, and what is sent */
+    uint8_t *chunk = calloc(2, LINKS_CHUNK); /* what is received, and what is sent */
     while (chunk && !atomic_load(&links->stopping)) {
         struct pollfd entry = {.fd = links->listener, .events = POLLIN};
         if (poll(&entry, 1, 200) <= 0)
@@ -366,53 +240,6 @@ static void *server_main(void *arg)
 }
 
 /* ---- measuring ---- */
-
-static int address_split(const char *address, char host[256], char port[16], struct err *err)
-{
-    const char *colon = strrchr(address, ':');
-    bool bracket = address[0] == '[';
-    size_t length = !colon ? 0 : (size_t)(colon - address);
-    if (bracket && length > 2 && address[length - 1] == ']') {
-        address++;
-        length -= 2;
-    }
-    if (length == 0 || length > 255 || strlen(colon + 1) > 5 || colon[1] == '\0')
-        return err_set(err, ERR_INVALID, "\"%.100s\" is no host:port", address);
-    snprintf(host, 256, "%.*s", (int)length, address);
-    snprintf(port, 16, "%s", colon + 1);
-    return 0;
-}
-
-static int dial(const char *address, uint64_t deadline_ns, struct err *err)
-{
-    char host[256];
-    char port[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
-    if (address_split(address, host, port, err) < 0)
-        return -1;
-    int failed = getaddrinfo(host, port, &hints, &found);
-    if (failed != 0)
-        return err_set(err, ERR_NET, "host \"%s\" is not known: %s", host, gai_strerror(failed));
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    int result = fd < 0 ? -1 : connect(fd, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    int number = errno;
-    if (fd >= 0 && result < 0 && number == EINPROGRESS) {
-        struct pollfd entry = {.fd = fd, .events = POLLOUT};
-        socklen_t size = sizeof(number);
-        number = ETIMEDOUT;
-        if (poll(&entry, 1, clock_left_ms(deadline_ns, CONNECT_MS)) > 0)
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size);
-        result = number == 0 ? 0 : -1;
-    }
-    if (result < 0) {
-        if (fd >= 0)
-            close(fd);
-        return err_errno(err, ERR_NET, number, "agent at %s cannot be reached", address);
-    }
-    return fd;
-}
 
 static int compare_ns(const void *a, const void *b)
 {
@@ -453,7 +280,7 @@ static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, doub
     if (write_request(end, 'b', bytes, err) < 0)
         return -1;
     for (uint64_t left = bytes; left > 0;) {
-        size_t size = left < CHUNK ? (size_t)left : CHUNK;
+        size_t size = left < LINKS_CHUNK ? (size_t)left : LINKS_CHUNK;
         if (end_write(end, chunk, size, err) < 0)
             return -1;
         left -= size;
@@ -469,7 +296,8 @@ static int duplex(struct pipe_end *end, double latency_s, uint64_t bytes, uint8_
                   double *bytes_per_s, struct err *err)
 {
     uint64_t start_ns = clock_mono_ns();
-    if (write_request(end, 'd', bytes, err) < 0 || end_exchange(end, bytes, chunks, chunks + CHUNK, err) < 0)
+    if (write_request(end, 'd', bytes, err) < 0 ||
+        end_exchange(end, bytes, chunks, chunks + LINKS_CHUNK, err) < 0)
         return -1;
     double seconds = (double)(clock_mono_ns() - start_ns) / 1e9 - 2 * latency_s;
     *bytes_per_s = seconds > 0 ? (double)bytes / seconds : 0;
@@ -481,7 +309,7 @@ static int duplex(struct pipe_end *end, double latency_s, uint64_t bytes, uint8_
 static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, double *duplex_bytes_per_s,
                      struct err *err)
 {
-    uint8_t *chunk = calloc(2, CHUNK);
+    uint8_t *chunk = calloc(2, LINKS_CHUNK);
     double seconds = 0;
     if (!chunk)
         return err_set(err, ERR_NOMEM, "no memory for a measurement");
@@ -505,13 +333,14 @@ static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s
 }
 
 /* Connects and shakes hands. */
-static int end_connect(struct links *links, struct pipe_end *end, const char *address, struct err *err)
+static int end_connect(struct links *links, struct pipe_end *end, const char *address, int packet_bytes,
+                       struct err *err)
 {
     end->ssl = NULL;
-    end->fd = dial(address, end->deadline_ns, err);
+    end->fd = end_dial(address, packet_bytes, end->deadline_ns, err);
     if (end->fd < 0)
         return -1;
-    socket_prepare(end->fd);
+    end_socket(end->fd);
     end->ssl = ssl_create(links, false, err);
     if (!end->ssl)
         return -1;
@@ -520,30 +349,98 @@ static int end_connect(struct links *links, struct pipe_end *end, const char *ad
                : err_set(err, ERR_NOMEM, "no memory for a connection to the agent at %s", address);
 }
 
+/* The same, each time within FULL_MS. A node hangs up while it greets another connection of our address, such
+ * as one that came through the same router: then it is tried again, until `until_ns`. */
+static int end_connect_again(struct links *links, struct pipe_end *end, const char *address, int packet_bytes,
+                             uint64_t until_ns, struct err *err)
+{
+    for (;;) {
+        end_limit(end, FULL_MS);
+        if (end_connect(links, end, address, packet_bytes, err) == 0)
+            return 0;
+        if (end->fd < 0 || err->code != ERR_NET || clock_left_ms(until_ns, AGAIN_MS) < AGAIN_MS ||
+            atomic_load(&links->stopping))
+            return -1;
+        end_close(end);
+        poll(NULL, 0, AGAIN_MS);
+    }
+}
+
+/* Sends and receives enough to fill packets, in both directions. */
+static int exchange_long(struct pipe_end *end, struct err *err)
+{
+    double rate;
+    uint8_t *chunks = calloc(2, LINKS_CHUNK);
+    if (!chunks)
+        return err_set(err, ERR_NOMEM, "no memory for a measurement");
+    end_limit(end, FULL_MS);
+    const int result = duplex(end, 0, LONG_BYTES, chunks, &rate, err);
+    free(chunks);
+    return result;
+}
+
+/* Looks why a node that can be connected to does not answer: where messages come through in small packets,
+ * and in larger ones do not, those are lost on the way, and who sent them is not told. Says so in *err then.
+ */
+static bool packets_are_lost(struct links *links, struct task *task, uint64_t until_ns, struct err *err)
+{
+    static const int sizes[] = {1280, 1400, 0};
+    int through = 0;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && !atomic_load(&links->stopping); i++) {
+        struct err why = {0};
+        struct pipe_end end = {.peer = task->address, .stopping = &links->stopping};
+        const bool is_through =
+            end_connect_again(links, &end, task->address, sizes[i], until_ns, &why) == 0 &&
+            exchange_long(&end, &why) == 0;
+        end_close(&end);
+        if (!is_through && (through == 0 || why.code != ERR_TIMEOUT))
+            return false;
+        if (!is_through) {
+            err_set(
+                err, ERR_NET,
+                "packets of more than %d bytes are lost on the way to the agent at %s, and nothing reports "
+                "it: set the MTU of the interface, here or there, to %d (ip link set dev NAME mtu %d), or "
+                "let both machines look for it (sysctl -w net.ipv4.tcp_mtu_probing=1)",
+                through, task->address, through, through);
+            task->result.unreachable = true; /* tensors would not come through */
+            return true;
+        }
+        through = sizes[i];
+    }
+    return false;
+}
+
+/* Connects to the node. It may be silent because all its threads are busy, or because full packets are lost.
+ */
+static int measure_connect(struct links *links, struct pipe_end *end, struct task *task, struct err *err)
+{
+    const uint64_t until_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000;
+    int result = end_connect_again(links, end, task->address, 0, until_ns, err);
+    task->result.unreachable = end->fd < 0 && err->code == ERR_NET;
+    if (result == 0 || end->fd < 0 || err->code != ERR_TIMEOUT ||
+        packets_are_lost(links, task, until_ns, err))
+        return result;
+    end_close(end);
+    return end_connect_again(links, end, task->address, 0, until_ns, err);
+}
+
 /* Measures the link to a node that can be connected to, when no other is being measured. */
 static int measure(struct links *links, struct task *task, const char *wanted, struct err *err)
 {
-    struct pipe_end end = {.fd = -1,
-                           .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
-                           .peer = task->address,
-                           .stopping = &links->stopping};
-    int result = end_connect(links, &end, task->address, err);
-    task->result.unreachable = end.fd < 0 && err->code == ERR_NET;
-    /* It hangs up while it greets another connection of our address. */
-    while (result < 0 && end.fd >= 0 && err->code == ERR_NET && clock_left_ms(end.deadline_ns, 1) > 0 &&
-           !atomic_load(&links->stopping)) {
-        end_close(&end);
-        poll(NULL, 0, AGAIN_MS);
-        result = end_connect(links, &end, task->address, err);
-    }
-    if (result == 0 && tls_peer_check(end.ssl, wanted, err) == 0 &&
-        ping(&end, &task->result.latency_s, err) == 0) {
-        result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
-                           &task->result.duplex_bytes_per_s, err);
-    } else {
-        result = -1;
-    }
+    struct pipe_end end = {.fd = -1, .peer = task->address, .stopping = &links->stopping};
+    bool full = false;
+    int result = measure_connect(links, &end, task, err);
+    const bool answers = result == 0 && tls_peer_check(end.ssl, wanted, err) == 0 &&
+                         ping(&end, &task->result.latency_s, err) == 0;
+    if (answers)
+        full = exchange_long(&end, err) == 0;
+    end_limit(&end, DEADLINE_MS);
+    result = !full ? -1
+                   : bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
+                               &task->result.duplex_bytes_per_s, err);
     end_close(&end);
+    if (answers && !full && err->code == ERR_TIMEOUT)
+        packets_are_lost(links, task, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
     return result;
 }
 
@@ -552,7 +449,7 @@ static int task_do(struct links *links, struct task *task, struct err *err)
     char wanted[TLS_IDENTITY_SIZE];
     if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
-    const int fd = dial(task->address, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
+    const int fd = end_dial(task->address, 0, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
     task->result.unreachable = fd < 0 && err->code == ERR_NET;
     if (fd < 0)
         return -1;

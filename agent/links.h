@@ -1,11 +1,11 @@
 /* Measures latency and bandwidth between nodes through the same TLS as training uses.
  *
  * Every agent listens on a port for other agents of its cluster (mutual TLS 1.3). A measurement opens one
- * connection and sends 16 small frames that are echoed (half the median round trip is the latency), then
- * bytes for about half a second but at most 64 MiB, which are acknowledged at their end, and then both ways
- * at once for about a quarter of a second. This runs on threads of its own: at most 4 connections are served
- * at a time, of the nodes asked for 16 are tried to connect to, and one is measured, each with a deadline.
- * Results are passed to the event base's thread.
+ * connection and sends 16 small frames that are echoed (half the median round trip is the latency), looks
+ * whether full packets come through as well, then sends bytes for about half a second but at most 64 MiB,
+ * which are acknowledged at their end, and then both ways at once for about a quarter of a second. This runs
+ * on threads of its own: at most 4 connections are served at a time, of the nodes asked for 16 are tried to
+ * connect to, and one is measured, each with a deadline. Results are passed to the event base's thread.
  */
 #ifndef MOTLEY_AGENT_LINKS_H
 #define MOTLEY_AGENT_LINKS_H
@@ -32,7 +32,7 @@ struct links_result {
     double latency_s;
     double bytes_per_s;
     double duplex_bytes_per_s; /* rate each way while both ways are in use; 0: not measured */
-    bool unreachable;          /* no connection could be opened to the node's address */
+    bool unreachable; /* no connection could be opened to the node's address, or full packets are lost */
     struct err err;
 };
 /* Called on the event base's thread for each request. */

@@ -33,26 +33,46 @@ static bool is_alive(const json_t *node)
     return strcmp(show_str(node, "state"), "alive") == 0;
 }
 
-/* Nodes of other machines that are alive, of which none has a measured link from this one: packets do not
- * come through, or only one way. A node that joined within minutes may still be measured. */
+static const json_t *link_of(const json_t *links, const char *from, const char *to)
+{
+    size_t i;
+    json_t *link;
+    json_array_foreach ((json_t *)links, i, link)
+        if (strcmp(show_str(link, "from"), from) == 0 && strcmp(show_str(link, "to"), to) == 0)
+            return link;
+    return NULL;
+}
+
+static bool is_usable(const json_t *link)
+{
+    return link && !json_is_true(json_object_get(link, "unreachable"));
+}
+
+/* Nodes of other machines that are alive, with which this one can exchange nothing: no link has been
+ * measured, or neither can connect to the other. A node that joined within minutes may still be measured. */
 static void links_look(const json_t *nodes, const json_t *links, const json_t *node, json_t *faults)
 {
-    size_t i, k;
-    json_t *other, *link;
+    size_t i;
+    json_t *other;
     const char *name = show_str(node, "name");
     json_array_foreach ((json_t *)nodes, i, other) {
         const char *there = show_str(other, "name");
-        bool known = strcmp(there, name) == 0 || !is_alive(other);
-        json_array_foreach ((json_t *)links, k, link)
-            known = known ||
-                    (strcmp(show_str(link, "from"), name) == 0 && strcmp(show_str(link, "to"), there) == 0);
-        if (!known)
+        const json_t *out = link_of(links, name, there), *back = link_of(links, there, name);
+        if (strcmp(there, name) == 0 || !is_alive(other) || is_usable(out) || is_usable(back))
+            continue;
+        if (!out)
             fault_add(
                 faults,
                 "no link from %s to %s has been measured: if both joined more than some minutes ago, %s does "
                 "not reach %s; "
                 "open the high ports between them, and let both name an `address` by which others reach them",
                 name, there, name, show_str(other, "address"));
+        else if (back)
+            fault_add(
+                faults,
+                "%s and %s cannot connect to each other: %s; and from there: %s. Open the ports of one of "
+                "them, or join them by motley wireguard",
+                name, there, show_str(out, "why"), show_str(back, "why"));
     }
 }
 
