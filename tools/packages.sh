@@ -15,7 +15,7 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
 gpu=(clang-19 lld-19) # about 45 MB with what they need; the kernels of PTX and of AMD's code objects
 case "${1:-}" in
-test) packages+=(nftables pgbouncer python3-aiosmtpd chromium-headless-shell nodejs llvm-19 man-db groff-base "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one; aiosmtpd: for mail; chromium-headless-shell: for the page's;
+test) packages+=(nftables wireguard-tools wireguard-go pgbouncer python3-aiosmtpd chromium-headless-shell nodejs llvm-19 man-db groff-base "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one; aiosmtpd: for mail; chromium-headless-shell: for the page's;
                                                            # nodejs runs pyright; llvm-19 reads code of AMD's cards
 gpu) packages+=("${gpu[@]}") ;;
 deb) packages+=("${gpu[@]}" debhelper lintian) ;;

@@ -85,3 +85,49 @@ class Machines:
             shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
         with contextlib.suppress(OSError):  # somebody else's
             os.rmdir("/etc/netns")
+
+
+class Homes(Machines):
+    """The same with a server on the internet, where the calling thread is, and two homes, whose machines are on(1) and on(2). Each has a
+    router that translates addresses and lets nothing in, and a line of `rate` whose packets hold at most `packet_bytes`; larger ones
+    are lost, and no ICMP says so."""
+    SERVER, HOMES = "10.213.77.1", ("10.213.77.11", "10.213.77.12")
+
+    def __init__(self, rate="50mbit", packet_bytes=1280):
+        super().__init__(rate=rate)
+        self.names = [f"mt{os.getpid() % 10000}{end}" for end in ("s", "a", "b", "ra", "rb")]
+        self.packet_bytes = packet_bytes
+
+    def home(self, server, machine, router, address):
+        line = f"line{address[-1]}"
+        ip("link", "add", line, "netns", server, "type", "veth", "peer", "name", "out", "netns", router)
+        ip("link", "add", "in", "netns", router, "type", "veth", "peer", "name", "eth0", "netns", machine)
+        for name, device, to in ((router, "out", f"{address}/24"), (router, "in", "192.168.1.1/24"), (machine, "eth0", "192.168.1.2/24")):
+            ip("-n", name, "addr", "add", to, "dev", device)
+            ip("-n", name, "link", "set", device, "up")
+        ip("-n", server, "link", "set", line, "master", "internet", "up")
+        ip("-n", router, "link", "set", "out", "mtu", str(self.packet_bytes))
+        ip("-n", machine, "route", "add", "default", "via", "192.168.1.1")
+        for name, device in ((server, line), (router, "out")):
+            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
+                            "burst", "64kb", "latency", "50ms"], check=True, capture_output=True)
+        text = """add table ip motley
+            add chain ip motley from { type nat hook postrouting priority 100; }
+            add rule ip motley from oifname out masquerade
+            add chain ip motley in { type filter hook forward priority 0; }
+            add rule ip motley in iifname out ct state new drop
+            add chain ip motley own { type filter hook output priority 0; }
+            add rule ip motley own meta l4proto icmp drop\n"""
+        subprocess.run(["ip", "netns", "exec", router, "sh", "-c", "sysctl -q -w net.ipv4.ip_forward=1 && nft -f -"], input=text, text=True,
+                       check=True, capture_output=True)
+
+    def make(self):
+        for name in self.names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        server = self.names[0]
+        ip("-n", server, "link", "add", "internet", "type", "bridge")
+        ip("-n", server, "addr", "add", f"{self.SERVER}/24", "dev", "internet")
+        ip("-n", server, "link", "set", "internet", "up")
+        for machine, router, address in zip(self.names[1:3], self.names[3:], self.HOMES):
+            self.home(server, machine, router, address)
