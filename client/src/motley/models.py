@@ -134,7 +134,7 @@ class PlanAnswer(Answered):
     lower_bound_s: float | None = None
     used_bound_s: float | None = None  # the same bound for the devices of the plan alone
     plan_s: float | None = None
-    steps: int | None = None
+    steps: int | None = None  # of the job; 0: not known, as its rows are not
     ranks: list[PlanRank] | None = None
     alternatives: list[PlanAlternative] | None = None
     left_out: list[PlanLeftOut] | None = None
