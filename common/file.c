@@ -73,6 +73,16 @@ int file_read_all(const char *path, size_t bytes_max, struct buf *out, struct er
     return result;
 }
 
+int file_read_line(const char *path, size_t bytes_max, struct buf *out, struct err *err)
+{
+    if (file_read_all(path, bytes_max, out, err) < 0)
+        return -1;
+    out->size = strcspn(buf_str(out), "\r\n");
+    if (out->data)
+        out->data[out->size] = '\0';
+    return 0;
+}
+
 static int write_all(int fd, const uint8_t *data, size_t size)
 {
     while (size > 0) {

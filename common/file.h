@@ -14,6 +14,8 @@
 
 /* Appends the file's bytes to 'out'; ERR_TOO_BIG above 'bytes_max'. Also reads pipes and /proc. */
 int file_read_all(const char *path, size_t bytes_max, struct buf *out, struct err *err);
+/* As file_read_all, for a secret in a file of its own: keeps the first line, without its end. */
+int file_read_line(const char *path, size_t bytes_max, struct buf *out, struct err *err);
 
 /* Writes a temporary file beside 'path', syncs it, renames it over 'path' and syncs the folder: the file is
  * complete or absent. */

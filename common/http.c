@@ -36,7 +36,7 @@ struct http {
     char *user_agent;
     uint8_t pin[TLS_FINGERPRINT_SIZE];
     bool pinned;
-    bool web;
+    bool web, no_redirects;
     bool local_only; /* it sends a secret without TLS, which may not leave this machine */
     bool sent_away;  /* the last request would have left it */
     bool (*may_connect)(const void *arg, const struct sockaddr *address);
@@ -99,6 +99,7 @@ struct http *http_create(const struct http_options *options, struct err *err)
     http->ca_file = copy(options->ca_file);
     http->user_agent = copy(options->user_agent ? options->user_agent : "motley");
     http->web = options->web;
+    http->no_redirects = options->no_redirects;
     http->may_connect = options->may_connect;
     http->may_arg = options->may_arg;
     http->connect_ms = options->connect_ms != 0 ? options->connect_ms : DEFAULT_CONNECT_MS;
@@ -106,7 +107,8 @@ struct http *http_create(const struct http_options *options, struct err *err)
         memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
         http->pinned = true;
     }
-    http->local_only = strncmp(options->url, "http://", 7) == 0 && (options->bearer || options->ca_sha256);
+    http->local_only = strncmp(options->url, "http://", 7) == 0 &&
+                       (options->bearer || options->ca_sha256 || options->secret);
     return http;
 }
 
@@ -325,7 +327,7 @@ static void connection_set_up(struct http *http)
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, http->curl_text);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    if (http->web && !http->may_connect) {
+    if (http->web && !http->may_connect && !http->no_redirects) {
         curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
         curl_easy_setopt(curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
         curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR,
@@ -529,6 +531,9 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     } else if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
         result = refused(&exchange,
                          (int)status); /* also when the server refused before it had read the whole body */
+        struct err ignored;
+        if (request->refusal)
+            buf_append(request->refusal, exchange.refusal.data, exchange.refusal.size, &ignored);
     } else if (code != CURLE_OK) {
         result = curl_failed(&exchange, code);
     } else if (request->range_bytes > 0 && answer->length != request->range_bytes) {

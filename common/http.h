@@ -33,6 +33,8 @@ struct http_options {
      * never from https:// to http://), the environment's proxy is used, TLS 1.2 will do, and ca_file is any
      * CAs' */
     bool web;
+    bool no_redirects; /* of `web`: they are refusals */
+    bool secret;       /* answers hold a secret: as with a token, http:// reaches this machine alone */
     /* Of `web`, for a server that a user named: asked of each address before it is connected to. With it
      * neither redirects are followed nor a proxy is used, and an address that is refused is ERR_DENIED. Or
      * NULL. */
@@ -75,6 +77,7 @@ struct http_request {
                              with other bytes is an error */
     uint64_t range_bytes;
     struct buf *response; /* the body is appended here, within the buffer's limit; or NULL */
+    struct buf *refusal;  /* the same of a refusal's body, of which 64 KiB are kept; or NULL */
     http_sink_fn *sink;   /* takes the body instead of `response` */
     void *sink_arg;
     uint32_t timeout_ms; /* limit for the whole request; 0 means 30000, UINT32_MAX no limit, for streams that

@@ -57,17 +57,6 @@ static int message_write(const struct api_config *config, long long id, const js
                       job);
 }
 
-static int password_read(const char *path, struct buf *out, struct err *err)
-{
-    if (!path)
-        return 0;
-    if (file_read_all(path, PASSWORD_BYTES_MAX, out, err) < 0)
-        return -1;
-    out->size = strcspn(buf_str(out), "\r\n");
-    out->data[out->size] = '\0';
-    return 0;
-}
-
 int notice_mail_send(const struct api_config *config, const json_t *row, const char *to,
                      bool (*stopped)(const void *arg), const void *stopped_arg, struct err *err)
 {
@@ -83,8 +72,8 @@ int notice_mail_send(const struct api_config *config, const json_t *row, const c
     int result = notice ? message_write(config, (long long)json_integer_value(json_object_get(row, "id")),
                                         notice, to, &text, err)
                         : -1;
-    if (result == 0)
-        result = password_read(config->mail.password_file, &password, err);
+    if (result == 0 && config->mail.password_file)
+        result = file_read_line(config->mail.password_file, PASSWORD_BYTES_MAX, &password, err);
     if (result == 0)
         result = mail_send(&(struct mail){.server = config->mail.server,
                                           .plain = config->mail.local,
