@@ -65,6 +65,7 @@ packages-test:
 	@tools/pypi_packages.sh client
 	@tools/pypi_packages.sh engine
 	@tools/pypi_packages.sh hub
+	@tools/pypi_packages.sh api
 	@tools/take_program.sh prometheus usr/bin/promtool
 	@tools/take_program.sh nginx usr/sbin/nginx
 

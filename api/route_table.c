@@ -109,6 +109,12 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/session", 0, BODY_JSON, SMALL, "", session_post},
     {HTTP_DELETE, "/v1/session", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", session_delete},
     {HTTP_POST, "/v1/session-codes", SCOPES_ALL_PEOPLE, BODY_JSON_OPTIONAL, SMALL, "", session_codes_post},
+    {HTTP_GET, "/v1/oidc", 0, BODY_NONE, 0, "", oidc_get},
+    {HTTP_POST, "/v1/oidc/login", 0, BODY_NONE, 0, "", oidc_login_post},
+    {HTTP_POST, "/v1/oidc/session", 0, BODY_JSON, SMALL, "", oidc_session_post},
+    {HTTP_POST, "/v1/oidc/device", 0, BODY_NONE, 0, "", oidc_device_post},
+    {HTTP_POST, "/v1/oidc/token", 0, BODY_JSON, SMALL, "", oidc_token_post},
+    {HTTP_POST, "/v1/socket-token", 0, BODY_NONE, 0, "", socket_token_post},
     {HTTP_GET, "/v1/whoami", SCOPES_ALL_PEOPLE | SCOPE_AGENT, BODY_NONE, 0, "", whoami_get},
     {HTTP_GET, "/v1/audit", SCOPE_ADMIN, BODY_NONE, 0, PAGE, audit_list},
     {HTTP_GET, "/v1/openapi.yaml", 0, BODY_NONE, 0, "", openapi_get},
@@ -130,6 +136,7 @@ static const struct route pages[] = {
     {HTTP_GET, "/jobs/{id}/why", 0, BODY_NONE, 0, NULL, page_get},
     {HTTP_GET, "/plan", 0, BODY_NONE, 0, NULL, page_get},
     {HTTP_GET, "/me", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/oidc/callback", 0, BODY_NONE, 0, NULL, page_get},
     {HTTP_GET, "/web/{hash}/{name}", 0, BODY_NONE, 0, NULL, web_get},
     {.pattern = NULL},
 };
@@ -319,7 +326,7 @@ static void authenticate(struct call *call)
     const char *value = httpd_head_get(head, "authorization");
     char cookie[SESSION_TOKEN_BYTES];
     struct err err = {0};
-    bool session = !value && session_token(call, cookie);
+    bool session = !value && session_cookie_get(call, COOKIE_SESSION, cookie);
     if (!session && (!value || strncasecmp(value, "Bearer ", 7) != 0)) {
         const char *user = session_proxy_user(call);
         if (user)
@@ -332,7 +339,7 @@ static void authenticate(struct call *call)
     }
     /* From here on, a refusal tells the browser to remove the cookie. */
     if (session)
-        session_cookie(call, "", 0, call->session_end);
+        session_cookie(call, COOKIE_SESSION, "", 0, call->session_end);
     if (session && session_guard(call, head->method != HTTP_GET && head->method != HTTP_HEAD, &err) < 0) {
         call_fail(call, &err);
         return;

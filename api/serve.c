@@ -5,6 +5,7 @@
 #include "api/serve.h"
 
 #include "api/people/auth.h"
+#include "api/people/issuer.h"
 #include "api/request/blob_dir.h"
 #include "api/check/check.h"
 #include "api/request/dataset.h"
@@ -34,6 +35,7 @@ enum {
     POOL_QUEUE_MAX = 1024,
     FETCH_THREADS = 2,
     FETCH_QUEUE_MAX = 32,
+    SIGN_IN_QUEUE_MAX = 64,
     TELLER_THREADS = NOTICES_AT_ONCE,
     STOP_SECONDS_MAX = 5,
     HEAD_SECONDS_MAX = 15,
@@ -101,6 +103,16 @@ static int create_parser(struct serve *serve, struct err *err)
     return rc;
 }
 
+static int create_sign_ins(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    if (!app->config->has_oidc)
+        return 0;
+    app->issuer = issuer_create(&app->config->oidc, err);
+    app->sign_ins = app->issuer ? pool_create(app->base, 1, SIGN_IN_QUEUE_MAX, err) : NULL;
+    return app->sign_ins ? 0 : -1;
+}
+
 static int create_parts(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
@@ -117,7 +129,7 @@ static int create_parts(struct serve *serve, struct err *err)
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
     app->fetches = app->pool ? pool_create(app->base, FETCH_THREADS, FETCH_QUEUE_MAX, err) : NULL;
     app->tellers = app->fetches ? pool_create(app->base, TELLER_THREADS, TELLER_THREADS, err) : NULL;
-    if (!app->tellers || create_store(serve, err) < 0)
+    if (!app->tellers || create_sign_ins(serve, err) < 0 || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -244,6 +256,7 @@ static void drain(struct serve *serve)
     waits_stop(app->waits);      /* who waits for measurements is answered now */
     app->fetches_stopped = true; /* what came is kept, and the next fetch goes on from there */
     notices_stop(app->notices);
+    issuer_stop(app->issuer);
     serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
     if (serve->timer)
         event_add(serve->timer, &step);
@@ -260,6 +273,9 @@ static void destroy_parts(struct serve *serve)
         pool_stop(app->fetches);
     if (app->tellers)
         pool_stop(app->tellers);
+    issuer_stop(app->issuer);
+    if (app->sign_ins)
+        pool_stop(app->sign_ins);
     if (app->pool)
         pool_stop(app->pool);
     plans_stop(app->plans);
@@ -276,6 +292,8 @@ static void destroy_parts(struct serve *serve)
     waits_destroy(app->waits);
     wrong_destroy(app->wrong);
     auth_destroy(app->auth);
+    pool_destroy(app->sign_ins);
+    issuer_destroy(app->issuer);
     pool_destroy(app->tellers);
     pool_destroy(app->fetches);
     pool_destroy(app->pool);
@@ -333,7 +351,10 @@ static int begin_listening(struct serve *serve, struct err *err)
     struct httpd_hooks hooks = route_hooks(app);
     app->server =
         httpd_server_create(app->base, app->config->host, app->config->port, app->tls, &limits, &hooks, err);
-    return app->server ? write_address(serve, err) : -1;
+    if (!app->server || (app->config->has_unix_socket &&
+                         httpd_server_listen_unix(app->server, app->config->unix_socket.path, err) < 0))
+        return -1;
+    return write_address(serve, err);
 }
 
 int api_serve(struct api_config *config, const char *path, struct err *err)

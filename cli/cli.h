@@ -327,6 +327,7 @@ int command_notify(struct cli *cli, struct err *err);
 int command_storage(struct cli *cli, struct err *err);
 int command_slurm(struct cli *cli, struct err *err);
 int command_wireguard(struct cli *cli, struct err *err);
+int command_login(struct cli *cli, struct err *err);
 int command_token(struct cli *cli, struct err *err);
 int command_group(struct cli *cli, struct err *err);
 int command_user(struct cli *cli, struct err *err);

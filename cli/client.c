@@ -36,15 +36,20 @@ struct http *client_connect(struct cli *cli, struct err *err)
     if (!document)
         return NULL;
     struct json_reader reader;
-    const char *address = NULL, *token = NULL, *ca = NULL;
+    const char *address = NULL, *token = NULL, *ca = NULL, *socket = NULL;
     jr_init(&reader, document, "client.json", err);
     jr_str(&reader, "address", JR_REQUIRED, 1, 255, &address);
     jr_str(&reader, "token", JR_REQUIRED, 1, 512, &token);
     jr_str(&reader, "ca", JR_OPTIONAL, 1, 4096, &ca);
+    jr_str(&reader, "socket", JR_OPTIONAL, 1, 4096, &socket);
     if (jr_finish_loose(&reader) == 0) {
         snprintf(cli->address, sizeof(cli->address), "%s", address);
-        const struct http_options options = {
-            .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
+        const struct http_options options = {.url = address,
+                                             .unix_socket = socket,
+                                             .bearer = token,
+                                             .ca_file = ca,
+                                             .user_agent = "motley",
+                                             .connect_ms = 3000};
         http = http_create(&options, err);
     } else
         err_wrap(err, "%s/client.json", cli->home);

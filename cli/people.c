@@ -258,7 +258,8 @@ int command_user(struct cli *cli, struct err *err)
                       "PRIORITY-MAX:priority_max:n " LIMIT_COLUMNS " GROUPS:groups:s",
                       err);
     }
-    static const char *const texts[][2] = {{"--account", "account"}, {"--jobs", "jobs"}, {NULL, NULL}};
+    static const char *const texts[][2] = {
+        {"--account", "account"}, {"--jobs", "jobs"}, {"--identity", "identity"}, {NULL, NULL}};
     const char *disabled = cli_option(cli, "--disabled");
     if (strcmp(cli->words[0], "set") != 0 || cli->word_count != 2)
         return usage(cli, err);

@@ -249,6 +249,8 @@ static const struct doc_field config_fields[] = {
     PASSED("sharing", sharing, DOC_OBJECT),
     PASSED("hub", hub, DOC_OBJECT),
     PASSED("notify", notify, DOC_OBJECT),
+    PASSED("oidc", oidc, DOC_OBJECT),
+    PASSED("unix_socket", unix_socket, DOC_OBJECT),
     PASSED("proxies", proxies, DOC_ARRAY, .max = LOCAL_AGENTS_MAX),
     DOC_CHARS("proxy_user", local_config, proxy_user, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
 };

@@ -31,6 +31,7 @@ struct local_config {
     json_t *sharing;            /* the schedulers check it when they start */
     json_t *hub;                /* the api does */
     json_t *notify, *proxies;   /* the same */
+    json_t *oidc, *unix_socket; /* the same */
     char proxy_user[256];       /* the same; "": none */
     /* normalised: equal configurations give equal documents, and reading it gives the same configuration */
     json_t *document;

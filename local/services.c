@@ -183,12 +183,13 @@ static int api_add(struct making *m)
     json_t *hub =
         m->config->hub ? json_incref(m->config->hub) : json_pack("{s:s}", "fetch", "administrators");
     json_t *document = json_pack(
-        "{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o, s:o, s:O*, s:O*, s:s*}", "listen", m->api_address,
-        "address_file", path_json(m, "run/api.address"), "postgres", m->postgres->conninfo, "redis", redis,
-        "blobs", path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "signer",
+        "{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o, s:o, s:O*, s:O*, s:s*, s:O*, s:O*}", "listen",
+        m->api_address, "address_file", path_json(m, "run/api.address"), "postgres", m->postgres->conninfo,
+        "redis", redis, "blobs", path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "signer",
         path_json(m, "run/signer.sock"), "tls", m->config->tls ? tls_json(m) : json_null(), "hub", hub,
         "notify", m->config->notify, "proxies", m->config->proxies, "proxy_user",
-        m->config->proxy_user[0] != '\0' ? m->config->proxy_user : NULL);
+        m->config->proxy_user[0] != '\0' ? m->config->proxy_user : NULL, "oidc", m->config->oidc,
+        "unix_socket", m->config->unix_socket);
     if (document_write(m, "run/api.yaml", document) < 0)
         return -1;
     json_t *program = program_json(m, "motley-api");

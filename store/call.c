@@ -24,7 +24,8 @@ void store_map_err(const struct err *from, struct err *to)
         to->code = ERR_CONFLICT;
     else if (strstr(from->text, "MO003"))
         err_set(to, ERR_INVALID, "group: there is no such group that you are in");
-    else if (strstr(from->text, "MO004") || strstr(from->text, "MO005") || strstr(from->text, "MO006")) {
+    else if (strstr(from->text, "MO004") || strstr(from->text, "MO005") || strstr(from->text, "MO006") ||
+             strstr(from->text, "MO007")) {
         /* The text has the form "statement: PostgreSQL: path: reason (SQLSTATE …)". */
         const char *text = strstr(from->text, PREFIX);
         text = text ? text + strlen(PREFIX) : from->text;
@@ -32,6 +33,7 @@ void store_map_err(const struct err *from, struct err *to)
         err_set(to,
                 strstr(from->text, "MO005")   ? ERR_CONFLICT
                 : strstr(from->text, "MO006") ? ERR_LIMIT
+                : strstr(from->text, "MO007") ? ERR_DENIED
                                               : ERR_INVALID,
                 "%.*s", end ? (int)(end - text) : (int)strlen(text), text);
     } else if (strstr(from->text, "constraint leases_overlap)"))

@@ -9,11 +9,11 @@
 #include "common/digest.h"
 
 /* clang-format off */
-/* What both ways to open a session end with: t is its token, $4 the address. */
+/* What all ways to open a session end with: t is its token, $4 the address. */
 #define OPENED \
     "u AS (SELECT t.*, users.name FROM t JOIN users ON users.id = t.user_id), " \
     "said AS (" \
-    AUDIT("json_build_object('who', u.name, 'user_id', u.user_id, 'token', u.made_by, 'address', nullif($4, ''))", "'session.open'", "u.id::text", "NULL::json", "json_build_object('expires', motley_time(u.expires_at))", "u") \
+    AUDIT("json_build_object('who', u.name, 'user_id', u.user_id, 'token', u.made_by, 'address', nullif($4, ''))", "CASE WHEN u.session THEN 'session.open' ELSE 'token.sign-in' END", "u.id::text", "NULL::json", "json_build_object('expires', motley_time(u.expires_at))", "u") \
     "  ) " \
     "SELECT json_build_object('user', name, 'scopes', scopes, 'expires', motley_time(expires_at), " \
     "  'seconds', floor(extract(epoch FROM expires_at - now()))::bigint) FROM u"
@@ -46,6 +46,19 @@ static const struct pg_statement open_user_session = {
     "WITH t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, session) "
     "  SELECT $2, id, $5::integer, 'the page', now() + $3::bigint * interval '1 s', true FROM users WHERE name = $1 AND NOT disabled "
     "  RETURNING *), "
+    OPENED,
+    PG_WRITE};
+/* Parameters: issuer, subject, what the issuer calls them, the client's address, whether a user may be made, and
+ * linked, and the groups. */
+static const struct pg_statement sign_in = {"identity_sign_in",
+                                            "SELECT motley_sign_in($1, $2, $3, $4, $5, $6, $7::text[])", PG_WRITE};
+/* Parameters: issuer, the new token's hash, seconds, the client's address, scopes, subject, whether it is a
+ * session's. */
+static const struct pg_statement open_identity = {
+    "identity_open",
+    "WITH t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, session) "
+    "  SELECT $2, user_id, $5::integer, CASE WHEN $7::boolean THEN 'the page' ELSE 'motley login' END, now() + $3::bigint * interval '1 s', $7::boolean "
+    "  FROM identities WHERE issuer = $1 AND subject = $6 RETURNING *), "
     OPENED,
     PG_WRITE};
 static const struct pg_statement close_session = {
@@ -99,6 +112,36 @@ int store_session_open_user(struct store *store, const struct store_signed_in *w
              "--user)",
              who->user);
     return store_one_doc(store, &open_user_session, &params, missing, done, arg, err);
+}
+
+int store_identity_sign_in(struct store *store, const struct store_signed_in *who, const uint8_t token[32],
+                           store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params made, opened;
+    pg_params_init(&made);
+    pg_param_text(&made, who->issuer);
+    pg_param_text(&made, who->subject);
+    pg_param_text(&made, who->user);
+    pg_param_text(&made, who->address);
+    pg_param_bool(&made, who->may_make);
+    pg_param_bool(&made, who->may_link);
+    if (who->groups)
+        pg_param_text_array(&made, who->groups, who->group_count);
+    else
+        pg_param_null(&made);
+    pg_params_init(&opened);
+    pg_param_text(&opened, who->issuer);
+    pg_param_bytes(&opened, token, DIGEST_SIZE);
+    pg_param_i64(&opened, who->seconds);
+    pg_param_text(&opened, who->address);
+    pg_param_i64(&opened, who->scopes);
+    pg_param_text(&opened, who->subject);
+    pg_param_bool(&opened, who->session);
+    const struct pg_step steps[] = {{&sign_in, &made}, {&open_identity, &opened}};
+    int rc = store_run_doc(store, steps, 2, STORE_ALONE, "the user is gone", done, arg, err);
+    pg_params_fini(&made);
+    pg_params_fini(&opened);
+    return rc;
 }
 
 int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,

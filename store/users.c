@@ -132,6 +132,7 @@ static const struct pg_statement set_user = {
     "    ELSE motley_group('group', d ->> 'account', 0, true) END, " SET_LIMITS("users")
     "  FROM old, d WHERE users.id = old.id RETURNING users.name, jsonb_build_object('priority_max', old.priority_max, "
     "    'disabled', old.disabled, 'account', old.account_name, " LIMITS_OF("old") ") AS was), "
+    "forgotten AS (DELETE FROM identities WHERE user_id = (SELECT id FROM old) AND (SELECT d ? 'identity' FROM d)), "
     "said AS ("
     AUDIT("$3", "'user.set'", "u.name", "(SELECT json_object_agg(k, u.was -> k) FROM jsonb_object_keys(d.d) k)", "d.d::json", "u, d")
     "  ) "

@@ -74,11 +74,23 @@ int store_session_open(struct store *store, const uint8_t shown[32], const uint8
 struct store_signed_in {
     const char *user, *address; /* the user's name, and the client's address for the audit */
     unsigned scopes, seconds;
+    bool session; /* the new token is a session's, else one for programs */
+    /* From here on only of store_identity_sign_in (migrations/0020_identities.sql). */
+    const char *issuer,
+        *subject;            /* whose word it is, and whom that one means; `user` is what it calls them */
+    bool may_make, may_link; /* whether a new identity becomes a new user, or one of that name */
+    const char *const
+        *groups; /* [group_count] the user's groups from now on, of those here; NULL: as they were */
+    size_t group_count;
 };
 /* Opens a session for them; else as store_session_open. ERR_NOT_FOUND when there is no such user, or a
  * disabled one. */
 int store_session_open_user(struct store *store, const struct store_signed_in *who, const uint8_t token[32],
                             store_doc_fn *done, void *arg, struct err *err);
+/* Makes a token with the hash `token` for the user whose identity it is, or becomes. Answers as
+ * store_session_open does; ERR_DENIED says why nobody is signed in. */
+int store_identity_sign_in(struct store *store, const struct store_signed_in *who, const uint8_t token[32],
+                           store_doc_fn *done, void *arg, struct err *err);
 /* Ends the asker's session by revoking its token. ERR_NOT_FOUND when the asker's token is no session's. */
 int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,
                         void *arg, struct err *err);
@@ -88,7 +100,7 @@ int store_session_close(struct store *store, const struct principal *principal, 
  * that there is none. */
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* Changes the fields of the user that `changes` has, of those that store_user_list gives from "priority_max"
- * to "month_seconds_max". Answers the changes and "name". ERR_NOT_FOUND names the user, ERR_INVALID an
+ * to "month_seconds_max"; with "identity" (null) the user's identities are forgotten. Answers the changes and "name". ERR_NOT_FOUND names the user, ERR_INVALID an
  * unknown account. */
 int store_user_set(struct store *store, const struct principal *principal, const char *name,
                    const json_t *changes, store_doc_fn *done, void *arg, struct err *err);

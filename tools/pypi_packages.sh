@@ -5,6 +5,7 @@
 #   tools/pypi_packages.sh client   httpx; basedpyright, schemathesis, openapi-python-client; flit, which makes the wheel: 45 MB
 #   tools/pypi_packages.sh engine   NVIDIA's ptxas: 41 MB
 #   tools/pypi_packages.sh hub      huggingface_hub and what it needs, 4 MB
+#   tools/pypi_packages.sh api      authlib and oidc-provider-mock, OpenID providers, and what they need: 10 MB
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

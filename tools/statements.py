@@ -21,7 +21,7 @@ ASKED = {
     "end_fetch": "the same", "fail_fetch": "the same",
     "insert_jobs": "they are the asker's own; store/access.c and motley_after_refused look at what they name", "put_model": "the asker's own name",
     "import_profiles": "the asker's own", "put_blob": "who sends the bytes holds them", "drop_blobs": "what nothing names, for nobody",
-    "put_code": "the asker's own token", "open_session": "by the hash of what is shown", "open_user_session": "a proxy says who asks", "close_session": "the asker's own token",
+    "put_code": "the asker's own token", "open_session": "by the hash of what is shown", "open_user_session": "a proxy says who asks", "open_identity": "motley_sign_in has said whose it is", "close_session": "the asker's own token",
     "find_token": "by the hash of what is shown", "put_token": "scopes at most the asker's own (api/people/tokens.c)",
     "enrol_node": "a join token decides", "remove_node": "nodes:write", "remove_group": "admin; it refuses while jobs are charged",
     "get_storage": "sums by owner, the asker's own or an administrator's",

@@ -38,8 +38,10 @@ void httpd_forwarded_read(struct httpd_request *request)
     char text[INET6_ADDRSTRLEN];
     uint8_t address[ADDRESS_BYTES];
     memcpy(request->address, request->conn->address, ADDRESS_BYTES);
-    request->is_tls = server->tls != NULL;
-    if (!httpd_is_proxy(&server->limits, request->address))
+    request->is_tls = request->conn->is_tls;
+    request->is_unix = request->conn->is_unix;
+    request->uid = request->conn->uid;
+    if (request->is_unix || !httpd_is_proxy(&server->limits, request->address))
         return;
     const char *scheme = last_header(&request->head, "x-forwarded-proto");
     const char *client = last_header(&request->head, "x-forwarded-for");
@@ -59,7 +61,8 @@ const char *httpd_request_proxied(const struct httpd_request *request, const cha
 {
     const char *value = NULL;
     unsigned count = 0;
-    if (!httpd_is_proxy(&request->server->limits, request->conn->address))
+    if (!request->conn || request->is_unix ||
+        !httpd_is_proxy(&request->server->limits, request->conn->address))
         return NULL;
     for (size_t i = 0; i < request->head.header_count; i++)
         if (strcmp(request->head.headers[i].name, name) == 0 && ++count)

@@ -1,4 +1,4 @@
-/* Declarations that httpd_server.c (listening and reading) and httpd_reply.c (answering) share. Not for
+/* Declarations that httpd_listen.c, httpd_server.c (reading) and httpd_reply.c (answering) share. Not for
  * handlers. */
 #ifndef MOTLEY_API_HTTP_HTTPD_PRIVATE_H
 #define MOTLEY_API_HTTP_HTTPD_PRIVATE_H
@@ -7,6 +7,7 @@
 #include "api/http/httpd_server.h"
 
 #include <event2/bufferevent.h>
+#include <event2/listener.h>
 #include <sys/queue.h>
 
 enum conn_state {
@@ -33,6 +34,8 @@ struct httpd_conn {
     bool processing; /* conn_process is on the stack: do not free the connection, do not call it again */
     bool dead;       /* free the connection when conn_process returns */
     bool is_tls;
+    bool is_unix; /* it came by the unix socket, from a process of `uid` */
+    uid_t uid;
     uint8_t address[ADDRESS_BYTES]; /* the client's address, IPv4 mapped into IPv6; zeros: unknown */
 };
 
@@ -44,6 +47,8 @@ struct httpd_request {
     char id[HTTPD_ID_BYTES];
     uint8_t address[ADDRESS_BYTES]; /* the client's */
     bool is_tls;                    /* whether the client's request came by TLS */
+    bool is_unix;                   /* of its connection, as `uid` */
+    uid_t uid;
     void *data;
     void (*release)(void *data);
     /* from here on: the request's body */
@@ -69,7 +74,7 @@ TAILQ_HEAD(httpd_conns, httpd_conn);
 
 struct httpd_server {
     struct event_base *base;
-    struct evconnlistener *listener;
+    struct evconnlistener *listener, *unix_listener; /* unix_listener: or NULL */
     struct event *tick;
     SSL_CTX *tls;
     struct httpd_limits limits;
@@ -100,5 +105,10 @@ void httpd_conn_deadline(struct httpd_conn *conn, int seconds);
 /* Extends the connection's deadline, if it has one, because 'bytes' were transferred. */
 void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes);
 void httpd_server_date(struct httpd_server *server);
+/* Make the server's listeners; 'on_accept' gets the server. ERR_IO names the address, or the path. */
+int httpd_listen(struct httpd_server *server, evconnlistener_cb on_accept, const char *host, uint16_t port,
+                 struct err *err);
+int httpd_listen_unix(struct httpd_server *server, evconnlistener_cb on_accept, const char *path,
+                      struct err *err);
 
 #endif

@@ -58,6 +58,12 @@ bool httpd_gone(const struct httpd_request *request)
     return !request->conn;
 }
 
+bool httpd_request_peer(const struct httpd_request *request, uid_t *uid)
+{
+    *uid = request->uid;
+    return request->is_unix;
+}
+
 bool httpd_request_is_tls(const struct httpd_request *request)
 {
     return request->is_tls;

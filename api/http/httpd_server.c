@@ -12,7 +12,6 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/bufferevent_struct.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -585,8 +584,8 @@ static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evut
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     conn->server = server;
-    conn->is_tls = server->tls != NULL;
-    if (server->tls) {
+    conn->is_tls = server->tls && !conn->is_unix;
+    if (conn->is_tls) {
         SSL *ssl = SSL_new(server->tls);
         conn->bev = ssl ? bufferevent_openssl_socket_new(server->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
                                                          BEV_OPT_CLOSE_ON_FREE)
@@ -610,12 +609,19 @@ static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evut
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int size,
                       void *arg)
 {
-    (void)listener, (void)size;
+    (void)size;
     struct httpd_server *server = arg;
+    struct ucred peer = {.uid = (uid_t)-1};
+    socklen_t peer_size = sizeof(peer);
+    const bool is_unix = listener == server->unix_listener;
     uint8_t from[ADDRESS_BYTES] = {0};
     address_read(address, from);
     const int most = httpd_is_proxy(&server->limits, from) ? server->limits.connections_max
                                                            : server->limits.connections_per_address_max;
+    if (is_unix && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) < 0) {
+        close(fd);
+        return;
+    }
     if (server->conn_count >= server->limits.connections_max || server->stopping ||
         !address_take(&server->addresses, from, most)) {
         server->refused++;
@@ -625,6 +631,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     struct httpd_conn *conn = calloc(1, sizeof(*conn));
     if (!conn)
         close(fd);
+    else
+        *conn = (struct httpd_conn){.is_unix = is_unix, .uid = peer.uid};
     if (!conn || !conn_open(server, conn, fd)) {
         address_release(&server->addresses, from);
         free(conn);
@@ -661,30 +669,6 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-static int listen_at(struct httpd_server *server, const char *host, uint16_t port, struct err *err)
-{
-    char service[8];
-    snprintf(service, sizeof(service), "%u", port);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    int rc = getaddrinfo(host, service, &hints, &found);
-    if (rc)
-        return err_set(err, ERR_INVALID, "listen: cannot resolve \"%s\": %s", host, gai_strerror(rc));
-    server->listener = evconnlistener_new_bind(
-        server->base, on_accept, server, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-        512, found->ai_addr, (int)found->ai_addrlen);
-    int saved = errno;
-    freeaddrinfo(found);
-    if (!server->listener)
-        return err_set(err, ERR_IO, "listen: cannot listen on %s:%u: %s", host, port, strerror(saved));
-    struct sockaddr_storage bound = {0};
-    socklen_t size = sizeof(bound);
-    if (getsockname(evconnlistener_get_fd(server->listener), (struct sockaddr *)&bound, &size) == 0)
-        server->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                         : ((struct sockaddr_in *)&bound)->sin_port);
-    return 0;
-}
-
 struct httpd_server *httpd_server_create(struct event_base *base, const char *host, uint16_t port,
                                          SSL_CTX *tls, const struct httpd_limits *limits,
                                          const struct httpd_hooks *hooks, struct err *err)
@@ -707,11 +691,16 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
         httpd_server_destroy(server);
         return NULL;
     }
-    if (listen_at(server, host, port, err) < 0) {
+    if (httpd_listen(server, on_accept, host, port, err) < 0) {
         httpd_server_destroy(server);
         return NULL;
     }
     return server;
+}
+
+int httpd_server_listen_unix(struct httpd_server *server, const char *path, struct err *err)
+{
+    return httpd_listen_unix(server, on_accept, path, err);
 }
 
 /* Ends an idle connection. If its last answer is still being sent, it ends after that. */
@@ -733,6 +722,8 @@ void httpd_server_stop(struct httpd_server *server)
     server->stopping = true;
     if (server->listener)
         evconnlistener_disable(server->listener);
+    if (server->unix_listener)
+        evconnlistener_disable(server->unix_listener);
     struct httpd_conn *next;
     for (struct httpd_conn *conn = TAILQ_FIRST(&server->conns); conn; conn = next) {
         next = TAILQ_NEXT(conn, link);
@@ -748,6 +739,8 @@ void httpd_server_destroy(struct httpd_server *server)
         httpd_conn_gone(TAILQ_FIRST(&server->conns));
     if (server->listener)
         evconnlistener_free(server->listener);
+    if (server->unix_listener)
+        evconnlistener_free(server->unix_listener);
     if (server->tick)
         event_free(server->tick);
     free(server);

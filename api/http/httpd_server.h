@@ -31,6 +31,7 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <openssl/ssl.h>
+#include <sys/types.h>
 
 struct httpd_server;
 struct httpd_request;
@@ -83,7 +84,10 @@ struct httpd_limits {
 struct httpd_server *httpd_server_create(struct event_base *base, const char *host, uint16_t port,
                                          SSL_CTX *tls, const struct httpd_limits *limits,
                                          const struct httpd_hooks *hooks, struct err *err);
-/* Closes the listener and every connection. All requests must have been answered: call httpd_server_stop
+/* Listens on a unix socket, too, without TLS, which every account of this machine may connect to. What is at
+ * the path is removed, if it is a socket. ERR_IO names the path. */
+int httpd_server_listen_unix(struct httpd_server *server, const char *path, struct err *err);
+/* Closes the listeners and every connection. All requests must have been answered: call httpd_server_stop
  * first and let the loop run. */
 void httpd_server_destroy(struct httpd_server *server);
 /* Accepts no further connections or requests; idle connections close. */
@@ -116,6 +120,8 @@ void httpd_request_address(const struct httpd_request *request, uint8_t address[
 void httpd_close_after(struct httpd_request *request);
 bool httpd_gone(const struct httpd_request *request);
 bool httpd_request_is_tls(const struct httpd_request *request);
+/* Whether the request came by the unix socket; *uid becomes the account of the process that connected. */
+bool httpd_request_peer(const struct httpd_request *request, uid_t *uid);
 /* Returns the value of this header (its name in lower case) where one of limits.proxies sent the request and
  * wrote the header once; else NULL. Borrowed from the request. */
 const char *httpd_request_proxied(const struct httpd_request *request, const char *name);

@@ -110,10 +110,13 @@ void users_patch(struct call *call)
     int64_t priority_max;
     enum job_event event;
     const char *account;
+    const json_t *identity;
     call_reader(call, &reader, &err);
     jr_i64(&reader, "priority_max", JR_OPTIONAL, -100, 100, &priority_max);
     const bool told = disabled_read(call, &reader, &event);
     jr_str(&reader, "account", JR_OPTIONAL, 1, STORE_NAME_MAX, &account);
+    if (jr_any(&reader, "identity", JR_OPTIONAL, &identity) > 0)
+        jr_fail(&reader, "identity", "it can only be null: another sign-in may become the user then");
     limits_check(&reader);
     if (changes_check(call, &reader) < 0)
         return;

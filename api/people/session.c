@@ -18,25 +18,25 @@ enum { SESSION_SECONDS = 12 * 3600, CODE_SECONDS = 600, CODE_BYTES = 20 };
 
 /* ---- the cookie ---- */
 
-static void cookie_name(const struct call *call, char name[32])
+static void cookie_name(const struct call *call, const char *what, char name[32])
 {
     if (httpd_request_is_tls(call->request))
-        snprintf(name, 32, "__Host-motley");
+        snprintf(name, 32, "__Host-motley%s", what);
     else
-        snprintf(name, 32, "motley-%u", httpd_server_port(call->app->server));
+        snprintf(name, 32, "motley%s-%u", what, httpd_server_port(call->app->server));
 }
 
-bool session_token(const struct call *call, char token[SESSION_TOKEN_BYTES])
+bool session_cookie_get(const struct call *call, const char *what, char value[SESSION_TOKEN_BYTES])
 {
     char name[32];
     const char *at = httpd_head_get(httpd_request_head(call->request), "cookie");
-    cookie_name(call, name);
+    cookie_name(call, what, name);
     while (at && *at) {
         size_t size = strcspn(at, ";"), named = strlen(name);
         if (size > named && strncmp(at, name, named) == 0 && at[named] == '=' &&
             size - named - 1 < SESSION_TOKEN_BYTES) {
-            snprintf(token, SESSION_TOKEN_BYTES, "%.*s", (int)(size - named - 1), at + named + 1);
-            return *token != '\0';
+            snprintf(value, SESSION_TOKEN_BYTES, "%.*s", (int)(size - named - 1), at + named + 1);
+            return *value != '\0';
         }
         at += size;
         at += strspn(at, "; ");
@@ -44,13 +44,13 @@ bool session_token(const struct call *call, char token[SESSION_TOKEN_BYTES])
     return false;
 }
 
-void session_cookie(const struct call *call, const char *token, int64_t seconds,
+void session_cookie(const struct call *call, const char *what, const char *value, int64_t seconds,
                     char text[SESSION_COOKIE_BYTES])
 {
     char name[32];
-    cookie_name(call, name);
+    cookie_name(call, what, name);
     snprintf(text, SESSION_COOKIE_BYTES, "%s=%s; Path=/; Max-Age=%lld; HttpOnly; SameSite=Strict%s", name,
-             token, (long long)seconds, httpd_request_is_tls(call->request) ? "; Secure" : "");
+             value, (long long)seconds, httpd_request_is_tls(call->request) ? "; Secure" : "");
 }
 
 const char *session_proxy_user(const struct call *call)
@@ -111,6 +111,7 @@ struct session_made {
     char token[SESSION_TOKEN_BYTES];
     uint8_t hash[32];
     int64_t expires_us;
+    bool program; /* it is a token for programs and goes into the answer, not into a cookie */
 };
 
 static void session_made_free(void *state)
@@ -191,12 +192,17 @@ static void session_opened(void *arg, const struct err *err, json_t *doc)
     } else if (err) {
         call_fail(call, err);
     } else {
-        session_cookie(call, made->token, json_integer_value(json_object_get(doc, "seconds")), cookie);
-        const struct httpd_field fields[] = {{"Set-Cookie", cookie}, not_stored, {NULL, NULL}};
+        if (made->program)
+            json_object_set_new(doc, "token", json_string(made->token));
+        session_cookie(call, COOKIE_SESSION, made->token, json_integer_value(json_object_get(doc, "seconds")),
+                       cookie);
+        const struct httpd_field fields[] = {
+            not_stored, {made->program ? NULL : "Set-Cookie", cookie}, {NULL, NULL}};
         unsigned scopes = (unsigned)json_integer_value(json_object_get(doc, "scopes"));
         call_json(call, 201,
-                  json_pack("{s:O, s:o, s:O}", "user", json_object_get(doc, "user"), "scopes",
-                            access_scope_names(scopes), "expires", json_object_get(doc, "expires")),
+                  json_pack("{s:O, s:o, s:O, s:O*}", "user", json_object_get(doc, "user"), "scopes",
+                            access_scope_names(scopes), "expires", json_object_get(doc, "expires"), "token",
+                            json_object_get(doc, "token")),
                   fields);
     }
 }
@@ -228,13 +234,26 @@ void session_post(struct call *call)
         return;
     call_address(call, address);
     struct store *store = call->app->store;
-    const struct store_signed_in who = {user, address, SCOPES_USER, SESSION_SECONDS};
+    const struct store_signed_in who = {
+        .user = user, .address = address, .scopes = SCOPES_USER, .seconds = SESSION_SECONDS};
     int rc = user ? store_session_open_user(store, &who, made->hash, session_opened, call, &err)
                   : digest_sha256(secret, strlen(secret), shown, &err);
     if (rc == 0 && !user)
         rc = store_session_open(store, shown, made->hash, SESSION_SECONDS, address, session_opened, call,
                                 &err);
     if (rc < 0)
+        call_fail(call, &err);
+}
+
+void session_sign_in(struct call *call, struct store_signed_in *who)
+{
+    struct err err = {0};
+    struct session_made *made = session_make(call, 32);
+    if (!made)
+        return;
+    made->program = !who->session;
+    who->seconds = who->seconds ? who->seconds : SESSION_SECONDS;
+    if (store_identity_sign_in(call->app->store, who, made->hash, session_opened, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -248,7 +267,7 @@ static void session_closed(void *arg, const struct err *err)
     } else if (err) {
         call_fail(call, err);
     } else {
-        session_cookie(call, "", 0, cookie);
+        session_cookie(call, COOKIE_SESSION, "", 0, cookie);
         const struct httpd_field fields[] = {{"Set-Cookie", cookie}, {NULL, NULL}};
         call_count(call, 204);
         httpd_reply(call->request, 204, NULL, fields, NULL, 0);

@@ -19,8 +19,12 @@
 
 enum { SESSION_TOKEN_BYTES = 65, SESSION_COOKIE_BYTES = sizeof(((struct call *)0)->session_end) };
 
-/* Copies the token of the request's cookie. Returns false when there is none. */
-bool session_token(const struct call *call, char token[SESSION_TOKEN_BYTES]);
+/* Cookies of this server, by what they are for. */
+#define COOKIE_SESSION ""
+#define COOKIE_OIDC "-oidc" /* a sign-in that has gone to the OpenID provider (api/people/oidc.c) */
+
+/* Copies the value of the request's cookie. Returns false when there is none. */
+bool session_cookie_get(const struct call *call, const char *what, char value[SESSION_TOKEN_BYTES]);
 
 /* Checks that a request with a session comes from the page itself. `changes`: the request changes something,
  * so it must have the header and the Origin, too. Returns -1 with ERR_DENIED. */
@@ -34,8 +38,12 @@ int session_host(const struct call *call, struct err *err);
  * (proxy_user of the configuration); NULL: none. Borrowed from the request. */
 const char *session_proxy_user(const struct call *call);
 
-/* Writes the Set-Cookie value that keeps this token for the given number of seconds; 0 removes the cookie. */
-void session_cookie(const struct call *call, const char *token, int64_t seconds,
+/* Writes the Set-Cookie value that keeps this value for the given number of seconds; 0 removes the cookie. */
+void session_cookie(const struct call *call, const char *what, const char *value, int64_t seconds,
                     char text[SESSION_COOKIE_BYTES]);
+
+/* Signs the identity's user in and answers: 201 with a session's cookie, or with a token for programs where
+ * `who` says so. who->seconds of 0 are a session's. */
+void session_sign_in(struct call *call, struct store_signed_in *who);
 
 #endif

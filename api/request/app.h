@@ -25,6 +25,7 @@ struct known_files;
 struct notices;
 struct followers;
 struct cluster_feed;
+struct issuer;
 struct job_fetches;
 struct plans;
 struct submits;
@@ -56,6 +57,8 @@ struct app {
     struct pool *fetches;        /* what takes as long as a network does: models of the Hub */
     atomic_bool fetches_stopped; /* read by its threads */
     struct pool *tellers;        /* what takes as long as a stranger's server does: notices */
+    struct pool *sign_ins;       /* its one thread owns the issuer; NULL: no OpenID provider */
+    struct issuer *issuer;
     struct notices *notices;
     struct httpd_server *server;
     struct auth *auth;

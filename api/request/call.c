@@ -85,6 +85,11 @@ int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
 void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES])
 {
     uint8_t address[16];
+    uid_t uid;
+    if (httpd_request_peer(call->request, &uid)) {
+        snprintf(text, PRINCIPAL_ADDRESS_BYTES, "unix");
+        return;
+    }
     httpd_request_address(call->request, address);
     bool v4 = memcmp(address, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0;
     if (!inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address + 12 : address, text, PRINCIPAL_ADDRESS_BYTES))

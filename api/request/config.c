@@ -154,6 +154,17 @@ static void proxy_user_rule(struct json_reader *reader, const struct doc_field *
         jr_fail(reader, field->key, "nobody is believed without proxies");
 }
 
+/* What goes there may be a secret: by TLS, or to this machine. */
+static void issuer_rule(struct json_reader *reader, const struct doc_field *field, void *all)
+{
+    const char *issuer = ((const struct api_oidc *)all)->issuer;
+    struct outside_url url;
+    struct err why;
+    if (outside_url_read(issuer, &url, &why) < 0 || url.mail || strchr(url.path, '?') ||
+        (!url.tls && !api_config_is_loopback(url.host)))
+        jr_fail(reader, field->key, "\"%.200s\" is no https:// address of an issuer", issuer);
+}
+
 static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
 {
     struct api_config *config = all;
@@ -225,6 +236,46 @@ static const struct doc_field notify_fields[] = {
 };
 static const struct doc notify_doc = DOC(api_config, notify_fields);
 
+static const char *const linking_names[] = {[API_LINK_NOBODY] = "disabled", [API_LINK_NAMES] = "auto", NULL};
+static const struct doc_field sign_in_fields[] = {
+    DOC_FLAG("allow_sign_up", api_sign_in, allow_sign_up, JR_OPTIONAL, false,
+             "whether a first sign-in makes a user"),
+    DOC_CHOICE("account_linking", api_sign_in, linking, JR_OPTIONAL, API_LINK_NOBODY, linking_names,
+               "auto: a first sign-in becomes the user of its name who is here already"),
+    DOC_JSON("allowed_groups", api_sign_in, allowed_groups, JR_OPTIONAL,
+             "[GROUP]: who is in none of them is refused", .flags = DOC_ARRAY, .min = 1, .max = 1000),
+    DOC_TEXT("admin_group", api_sign_in, admin_group, JR_OPTIONAL, 1, 200,
+             "who is in it is an administrator"),
+    DOC_FLAG("manage_groups", api_sign_in, manage_groups, JR_OPTIONAL, false,
+             "whether a sign-in makes the user's groups those of the same names here"),
+    DOC_NUM("token_lifetime", api_sign_in, token_s, JR_OPTIONAL, 30.0 * 86400, 60, 3650.0 * 86400,
+            "of tokens of `motley login`", .flags = DOC_SECONDS),
+};
+static const struct doc sign_in_doc = DOC(api_sign_in, sign_in_fields);
+
+#define OIDC(name, member, needed, ...) DOC_TEXT(name, api_oidc, member, needed, 1, 900, __VA_ARGS__)
+static const struct doc_field oidc_fields[] = {
+    OIDC("issuer", issuer, JR_REQUIRED, "https:// address, as its own document says it", .rule = issuer_rule),
+    OIDC("name", name, JR_OPTIONAL, "what the page calls it", .text = "OpenID"),
+    OIDC("client_id", client_id, JR_REQUIRED, "by which the issuer knows this server"),
+    OIDC("client_secret_file", client_secret_file, JR_OPTIONAL,
+         "the file with the client's secret, in its first line; else it is a public client"),
+    OIDC("scopes", scopes, JR_OPTIONAL, "what is asked for", .text = "openid profile email"),
+    OIDC("user_claim", user_claim, JR_OPTIONAL, "the claim that is a user's name here",
+         .text = "preferred_username"),
+    OIDC("groups_claim", groups_claim, JR_OPTIONAL, "the claim with the list of a person's groups",
+         .text = "groups"),
+    OIDC("ca", ca, JR_OPTIONAL, "CAs that the issuer's certificate is of; else the system's"),
+    DOC_SAME(api_oidc, rules, &sign_in_doc, ""),
+};
+static const struct doc oidc_doc = DOC(api_oidc, oidc_fields);
+
+static const struct doc_field unix_fields[] = {
+    TEXT("path", unix_socket.path, JR_REQUIRED, "where every account of this machine may connect"),
+    DOC_SAME(api_config, unix_socket.rules, &sign_in_doc, ""),
+};
+static const struct doc unix_doc = DOC(api_config, unix_fields);
+
 static const struct doc_field ca_fields[] = {
     TEXT("cert", ca_cert, JR_REQUIRED, "the CA's certificate"),
     TEXT("signer", ca_signer, JR_REQUIRED, "the socket of the signing process"),
@@ -267,6 +318,11 @@ static const struct doc_field config_fields[] = {
              .flags = DOC_ARRAY, .max = HTTPD_PROXIES_MAX, .rule = proxies_rule),
     TEXT("proxy_user", proxy_user, JR_OPTIONAL,
          "header in which those say who signed in to them: the name of a user", .rule = proxy_user_rule),
+    DOC_STRUCT("oidc", api_config, oidc, JR_OPTIONAL, &oidc_doc, "an OpenID provider that people sign in by",
+               DOC_GIVEN_IN(api_config, has_oidc)),
+    DOC_WITHIN("unix_socket", JR_OPTIONAL, &unix_doc,
+               "a socket by which accounts of this machine sign in (motley login --socket)",
+               DOC_GIVEN_IN(api_config, has_unix_socket)),
     TEXT("postgres", postgres, JR_REQUIRED, "a connection string of libpq"),
     NUMBER("connections", connections, 4, 1, 64, "to PostgreSQL"),
     NUMBER("start_seconds", start_seconds, 30, 0, 3600, "how long the start waits for the database"),

@@ -13,6 +13,25 @@
 /* Who may have the api fetch models of the Hub. */
 enum api_hub { API_HUB_NOBODY, API_HUB_ADMINISTRATORS, API_HUB_USERS };
 
+/* Whom another's word signs in, and as whom (docs/run-a-lab/people.md). */
+struct api_sign_in {
+    bool allow_sign_up;                                           /* whether a first sign-in makes a user */
+    enum api_linking { API_LINK_NOBODY, API_LINK_NAMES } linking; /* whether it becomes a user of its name */
+    bool manage_groups;     /* whether each sign-in sets the user's groups */
+    char *admin_group;      /* who is in it is an administrator; or NULL */
+    json_t *allowed_groups; /* who is in none of them is refused; NULL: nobody is */
+    double token_s;         /* lifetime of a token of `motley login` */
+};
+
+/* An OpenID provider that says who people are. */
+struct api_oidc {
+    char *issuer, *name, *client_id;
+    char *client_secret_file; /* NULL: a public client */
+    char *scopes, *user_claim, *groups_claim;
+    char *ca; /* CAs of the issuer's certificate; NULL: the system's */
+    struct api_sign_in rules;
+};
+
 /* Described in config.c, with its defaults and limits. */
 struct api_config {
     char *listen, host[256]; /* host: that of `listen` */
@@ -55,8 +74,14 @@ struct api_config {
     } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max, user_bytes_max;
     uint32_t connections_max, connections_per_address_max;
-    json_t *proxies; /* [numeric address] of reverse proxies; or NULL */
+    json_t *proxies;  /* [numeric address] of reverse proxies; or NULL */
     char *proxy_user; /* their header with the name of the user who signed in to them; or NULL */
+    bool has_oidc, has_unix_socket;
+    struct api_oidc oidc;
+    struct {
+        char *path;
+        struct api_sign_in rules;
+    } unix_socket;                 /* where accounts of this machine sign in */
     uint64_t bytes_per_second_min; /* api/http/httpd_server.h */
     uint32_t streams_per_user_max, idle_seconds_max;
     json_t *document; /* the whole file as it was read */

@@ -116,7 +116,13 @@ void whoami_get(struct call *call);
 void session_post(struct call *call); /* session.c */
 void session_delete(struct call *call);
 void session_codes_post(struct call *call);
-void page_get(struct call *call); /* web.c */
+void oidc_get(struct call *call); /* oidc.c */
+void oidc_login_post(struct call *call);
+void oidc_session_post(struct call *call);
+void oidc_device_post(struct call *call);
+void oidc_token_post(struct call *call);
+void socket_token_post(struct call *call); /* peer.c */
+void page_get(struct call *call);          /* web.c */
 void web_get(struct call *call);
 void health_get(struct call *call); /* ops.c */
 void ready_get(struct call *call);

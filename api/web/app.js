@@ -1,6 +1,6 @@
 // The page's frame: who is signed in, which view is shown, the bar above it, and keys that hold everywhere.
 import {h, render, speak, toast} from './dom.js';
-import {call, get, Problem, session} from './api.js';
+import {call, get, getOrNull, Problem, session} from './api.js';
 import {trouble} from './parts.js';
 import {restart, subscribe, watchLink} from './stream.js';
 
@@ -185,10 +185,48 @@ function showKeys() {
 
 // ---- signing in ----
 
-async function enter(proof) {
-  await call('POST', '/v1/session', proof, {quiet: true});
+async function enter(proof, path = '/v1/session') {
+  await call('POST', path, proof, {quiet: true});
   await whoAmI();
   restart();
+}
+
+// Where a browser comes back to from the OpenID provider, and where in this page it left.
+const CALLBACK = '/oidc/callback';
+const kept = {
+  set place(address) {
+    try {
+      sessionStorage.setItem('place', address);
+    } catch {
+      // It comes back to the queue.
+    }
+  },
+  get place() {
+    try {
+      return sessionStorage.getItem('place') ?? '/';
+    } catch {
+      return '/';
+    }
+  },
+};
+
+async function leave(event) {
+  event.target.disabled = true;
+  try {
+    const {location: address} = await call('POST', '/v1/oidc/login', {}, {quiet: true});
+    kept.place = location.pathname + location.search;
+    location.assign(address);
+  } catch (problem) {
+    signIn(problem.message);
+  }
+}
+
+// Takes what the provider gave out of the address and shows it to the server.
+async function comeBack() {
+  const given = Object.fromEntries(new URLSearchParams(location.search));
+  history.replaceState(null, '', kept.place.startsWith(CALLBACK) ? '/' : kept.place);
+  if (given.error) throw new Problem(403, {detail: `The provider signed nobody in (${given.error.replace(/[^a-z_]/g, '').slice(0, 40)}).`});
+  await enter({code: given.code ?? '', state: given.state ?? '', iss: given.iss}, '/v1/oidc/session');
 }
 
 let following = false; // every view hears the queue, so that the bar can say whether the stream lives
@@ -207,6 +245,7 @@ function signIn(words) {
   drawBar();
   main.className = 'signin';
   let token = '';
+  let provider = null;
   const draw = (problem) => render(main, h('form', {class: 'card', onsubmit: async (event) => {
     event.preventDefault();
     try {
@@ -218,12 +257,17 @@ function signIn(words) {
   }},
   h('h1', null, 'Sign in'),
   (problem || words) && h('p', {class: 'notice bad', role: 'alert'}, problem || words),
+  provider?.issuer && h('p', null, h('button', {type: 'button', class: 'primary', title: provider.issuer, onclick: leave}, `Sign in with ${provider.name}`)),
   h('p', null, 'On a machine where you use Motley, this prints an address that signs you in:'), h('pre', null, 'motley web'),
   h('label', {class: 'field'}, h('span', null, 'Or paste a token (', h('code', null, 'motley token make'), ')'),
     h('input', {type: 'password', autocomplete: 'off', required: true, spellcheck: 'false', name: 'token', oninput: (event) => { token = event.target.value; }})),
   h('div', {class: 'row end'}, h('button', {type: 'submit', class: 'primary'}, 'Sign in'))));
   draw();
   main.querySelector('input').focus();
+  getOrNull('/v1/oidc', {quiet: true}).catch(() => null).then((found) => {
+    provider = found;
+    if (provider?.issuer && main.className === 'signin') draw();
+  });
 }
 
 // A code in the address's fragment signs in once; it is taken out of the address at once.
@@ -232,7 +276,10 @@ async function begin() {
   const code = /^#code=([0-9A-Za-z_.-]+)$/.exec(location.hash)?.[1];
   if (code) history.replaceState(null, '', location.pathname + location.search);
   try {
-    if (code) await enter({code});
+    if (location.pathname === CALLBACK) {
+      const back = await comeBack().then(() => null, (problem) => problem);
+      if (back) return signIn(back.message);
+    } else if (code) await enter({code});
     else await whoAmI();
   } catch (problem) {
     if (problem.code === 'proxy-user') return enter({}).then(show, (refused) => signIn(refused.message));

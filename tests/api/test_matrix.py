@@ -93,6 +93,13 @@ TABLE = {
     "POST /v1/session": ("session", 403, 403, 403, 403, 403, 403),  # without a page's Origin; tests/api/test_web.py has the rest
     "DELETE /v1/session": (None, 409, 409, 409, 403, 401, 409),  # these are no sessions' tokens
     "POST /v1/session-codes": (None, 201, 201, 201, 403, 401, 201),
+    # without a provider; tests/api/test_oidc.py and test_login.py have the rest
+    "GET /v1/oidc": (None, 200, 200, 200, 200, 200, 200),
+    "POST /v1/oidc/login": ("nothing", 403, 403, 403, 403, 403, 403),  # without a page's Origin
+    "POST /v1/oidc/session": ("nothing", 403, 403, 403, 403, 403, 403),
+    "POST /v1/oidc/device": ("nothing", 404, 404, 404, 404, 404, 404),
+    "POST /v1/oidc/token": ("nothing", 404, 404, 404, 404, 404, 404),
+    "POST /v1/socket-token": ("nothing", 403, 403, 403, 403, 403, 403),  # by no unix socket
     "GET /v1/whoami": (None, 200, 200, 200, 200, 401, 200),
     "GET /v1/audit": (None, 403, 403, 403, 403, 401, 200),
     "GET /v1/openapi.yaml": (None, 200, 200, 200, 200, 200, 200),

@@ -40,7 +40,7 @@ def every_code_of_a_problem_and_every_exit_status_is_listed():
     listed = text("docs", "INTERFACES.md")
     codes = set(re.findall(r'\{ERR_\w+, "([a-z-]+)"', text("common", "err.c").split("code_table[] =")[1].split("};")[0]))
     told = set(re.findall(r"^\| `([a-z-]+)` \| [0-9, ]+ \|", listed, re.M))
-    inside = {"none", "peer", "device-lost", "device-fault", "node-fault"}  # between our own processes, never an answer of the api
+    inside = {"none", "device-lost", "device-fault", "node-fault"}  # between our own processes, never an answer of the api
     codes.add("too-many")  # of the HTTP server, before anybody asks a handler
     expect(told == codes - inside, f"only in INTERFACES.md: {sorted(told - codes)}, only in common/err.c: {sorted(codes - told - inside)}")
     statuses = set(re.findall(r"^    CLI_[A-Z_]+ = (\d)", text("cli", "cli.h"), re.M))

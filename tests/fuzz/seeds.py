@@ -317,6 +317,16 @@ def join():
         yield made.stdout
 
 
+def jwt():
+    """The example of RFC 7515, appendix A.3, and an RSA key."""
+    key = {"kty": "EC", "crv": "P-256", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}
+    body = b".eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ."
+    signature = b"DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q"
+    yield b"eyJhbGciOiJFUzI1NiJ9" + body + signature + b"\n" + json.dumps({"keys": [key]}).encode()
+    yield b"eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ" + body + b"A" * 342 + b"\n" + json.dumps(
+        {"keys": [{"kty": "RSA", "kid": "a", "use": "sig", "alg": "RS256", "n": "w" * 342, "e": "AQAB"}]}).encode()
+
+
 def redis():
     def text(*lines):
         return b"".join(b"$%d\r\n%s\r\n" % (len(line), line) for line in lines)
@@ -404,7 +414,7 @@ def state():
 TARGETS = {"cephalo": cephalo, "zorse": zorse, "sailor": sailor, "cluster": cluster, "profile": profile,
            "config": config, "spec": spec, "inputs": inputs, "http": http, "json": anything, "frame": frame, "mesh": mesh,
            "safetensors": safetensors, "gguf": gguf, "tokenizer": tokenizer, "pieces": pieces, "chat": chat, "rows": rows, "peft": peft,
-           "journal": journal, "join": join, "redis": redis, "events": events, "profiles": profiles, "assign": assign,
+           "journal": journal, "join": join, "jwt": jwt, "redis": redis, "events": events, "profiles": profiles, "assign": assign,
            "body": body, "answer": answer, "document": document, "state": state, "mesh_peer": mesh_peer}
 
 

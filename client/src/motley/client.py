@@ -45,6 +45,9 @@ class Server:
             document = json.loads(path.read_text())
         except FileNotFoundError:
             raise Unreachable(f"{path} is not there: `motley up` starts a service and writes it") from None
+        if "socket" in document:
+            raise Unreachable(f"{path} names a unix socket, which this client does not speak to: motley login ADDRESS --socket "
+                              f"{document['socket']}")
         return cls(document["address"], document["token"], document.get("ca"))
 
     def options(self) -> dict[str, Any]:

@@ -1541,16 +1541,38 @@ class AddTokenAnswer(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenSessionAnswer(Answered):
+class SignedIn(Answered):
     user: str
     scopes: list[str]
     expires: datetime
+    token: str | None = None  # For programs; a session has its cookie
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddSessionCodeAnswer(Answered):
     code: str
     expires: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetProviderAnswer(Answered):
+    issuer: str | None
+    name: str | None  # What the page calls it
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginSignInAnswer(Answered):
+    location: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginDeviceAnswer(Answered):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None = None  # The same with the code in it
+    expires_in: int  # Seconds
+    interval: int  # Seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,16 @@ from typing import Any, Literal, Mapping, Sequence
 from ._call import AsyncCall, AsyncPages, Call, Listing, Numbered, SyncCall, SyncPages, job_segment, segment
 from ._json import UNSET, Unset
 from .models import (
-    AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer,
-    ChangeNoticesAnswer, Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer,
-    GetJobPlanAnswer, GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer,
-    GetStorageAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link,
-    ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer,
-    ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer,
-    ListNodesAnswer, ListNodesAnswerNode, ListNoticesAnswer, ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine,
-    Metric, Model, Notice, OpenSessionAnswer, PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer,
-    RevokeJoinTokensAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token, User, WhoAmIAnswer
+    AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, BeginDeviceAnswer, BeginSignInAnswer,
+    ChangeDeviceAnswer, ChangeJobAnswer, ChangeNoticesAnswer, Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer,
+    ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer, GetLoadAnswer, GetProviderAnswer, GetQueueAnswer, GetQueueAnswerQueue,
+    GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetStorageAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer, Group,
+    ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer,
+    ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer,
+    ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer, ListNodesAnswerNode, ListNoticesAnswer, ListProfilesAnswer,
+    ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, Notice, PlanAnswer, Profile, RemoveJobAnswer,
+    RemoveNodeAnswer, RenewCertificateAnswer, RevokeJoinTokensAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, SignedIn,
+    Specification, Status, Submitted, Token, User, WhoAmIAnswer
 )
 
 
@@ -483,15 +484,15 @@ def list_users(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Lis
 
 def set_user(
     name: str, *, priority_max: int | None | Unset = UNSET, disabled: bool | None | Unset = UNSET, jobs: Literal['hold',
-    'cancel'] | None | Unset = UNSET, account: str | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
-    running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET,
-    kept_bytes_max: int | None | Unset = UNSET
+    'cancel'] | None | Unset = UNSET, account: str | None | Unset = UNSET, identity: None | Unset = UNSET,
+    devices_max: int | None | Unset = UNSET, running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET,
+    month_seconds_max: float | None | Unset = UNSET, kept_bytes_max: int | None | Unset = UNSET
 ) -> Call[SetUserAnswer]:
     """What a user may at most, and what is charged. Scope admin."""
     return Call(
         "PATCH", f"/v1/users/{segment(name)}", SetUserAnswer, body={"priority_max": priority_max, "disabled": disabled, "jobs": jobs,
-        "account": account, "devices_max": devices_max, "running_max": running_max, "queued_max": queued_max, "month_seconds_max":
-        month_seconds_max, "kept_bytes_max": kept_bytes_max}
+        "account": account, "identity": identity, "devices_max": devices_max, "running_max": running_max, "queued_max": queued_max,
+        "month_seconds_max": month_seconds_max, "kept_bytes_max": kept_bytes_max}
     )
 
 
@@ -591,15 +592,13 @@ def revoke_token(id: int) -> Call[None]:
     return Call("DELETE", f"/v1/tokens/{segment(id)}", None)
 
 
-def open_session(*, x_motley: str, Origin: str, code: str | Unset = UNSET, token: str | Unset = UNSET) -> Call[OpenSessionAnswer]:
+def open_session(*, x_motley: str, Origin: str, code: str | Unset = UNSET, token: str | Unset = UNSET) -> Call[SignedIn]:
     """Sign in to the page. Takes a code of `POST /v1/session-codes` or a token, and sets a cookie (HttpOnly, SameSite=Strict, over TLS
     Secure) with a token of its own: of the same scopes, for 12 hours at most, and valid only while the token that it was made of is. A
     body without either is for a client of a reverse proxy that says who signed in to it (`proxy_user` in the server's configuration):
     the session is that user's, with the usual scopes. With the cookie in the place of a bearer token, every method but GET and HEAD
     needs the header `X-Motley` and an `Origin` that is this server's, as this request does; 403 otherwise. What is not valid: 401."""
-    return Call(
-        "POST", "/v1/session", OpenSessionAnswer, headers={"X-Motley": x_motley, "Origin": Origin}, body={"code": code, "token": token}
-    )
+    return Call("POST", "/v1/session", SignedIn, headers={"X-Motley": x_motley, "Origin": Origin}, body={"code": code, "token": token})
 
 
 def close_session() -> Call[None]:
@@ -610,6 +609,46 @@ def close_session() -> Call[None]:
 def add_session_code(*, idempotency_key: str | None = None) -> Call[AddSessionCodeAnswer]:
     """A code that signs in to the page once, within ten minutes. Of the token that it is asked with; a session gets none (403)."""
     return Call("POST", "/v1/session-codes", AddSessionCodeAnswer, keyed=True, key=idempotency_key)
+
+
+def get_provider() -> Call[GetProviderAnswer]:
+    """The OpenID provider that people sign in by. What the page shows before anybody has signed in. Both are null where there is none."""
+    return Call("GET", "/v1/oidc", GetProviderAnswer)
+
+
+def begin_sign_in(*, x_motley: str, Origin: str) -> Call[BeginSignInAnswer]:
+    """Begin to sign in to the page by the OpenID provider. Answers where the browser goes, and sets a cookie that binds the sign-in to it
+    for ten minutes. The provider sends the browser to the page's address `/oidc/callback`, and that shows what came with it to `POST
+    /v1/oidc/session` (authorization code flow with PKCE). 502 and 503: the provider does not answer as one. 404: there is none."""
+    return Call("POST", "/v1/oidc/login", BeginSignInAnswer, headers={"X-Motley": x_motley, "Origin": Origin})
+
+
+def end_sign_in(*, x_motley: str, Origin: str, code: str, state: str, iss: str | Unset = UNSET) -> Call[SignedIn]:
+    """Sign in to the page with what the OpenID provider gave the browser. Sets a session's cookie, as `POST /v1/session` does. 403 says why
+    nobody is signed in: another browser's sign-in, an ID token that does not hold, a person in none of `allowed_groups`, or one who is
+    no user here."""
+    return Call(
+        "POST", "/v1/oidc/session", SignedIn, headers={"X-Motley": x_motley, "Origin": Origin}, body={"code": code, "state": state, "iss":
+        iss}
+    )
+
+
+def begin_device() -> Call[BeginDeviceAnswer]:
+    """Begin to sign a program in by the OpenID provider (device flow, RFC 8628). The person opens the address, enters the code and agrees;
+    meanwhile the program asks `POST /v1/oidc/token` every `interval` seconds. 422: the provider has no device flow. 404: there is no
+    provider."""
+    return Call("POST", "/v1/oidc/device", BeginDeviceAnswer)
+
+
+def end_device(*, device_code: str) -> Call[SignedIn]:
+    """A token for a program whose person has agreed at the OpenID provider."""
+    return Call("POST", "/v1/oidc/token", SignedIn, body={"device_code": device_code})
+
+
+def add_socket_token() -> Call[SignedIn]:
+    """A token for an account of the server's own machine, by its unix socket. Who asks is the account of the process that connected. 403 by
+    any other way."""
+    return Call("POST", "/v1/socket-token", SignedIn)
 
 
 def get_openapi() -> Call[str]:
@@ -707,6 +746,12 @@ class Operations:
     open_session = SyncCall(open_session)
     close_session = SyncCall(close_session)
     add_session_code = SyncCall(add_session_code)
+    get_provider = SyncCall(get_provider)
+    begin_sign_in = SyncCall(begin_sign_in)
+    end_sign_in = SyncCall(end_sign_in)
+    begin_device = SyncCall(begin_device)
+    end_device = SyncCall(end_device)
+    add_socket_token = SyncCall(add_socket_token)
     get_openapi = SyncCall(get_openapi)
     get_health = SyncCall(get_health)
     get_ready = SyncCall(get_ready)
@@ -787,6 +832,12 @@ class AsyncOperations:
     open_session = AsyncCall(open_session)
     close_session = AsyncCall(close_session)
     add_session_code = AsyncCall(add_session_code)
+    get_provider = AsyncCall(get_provider)
+    begin_sign_in = AsyncCall(begin_sign_in)
+    end_sign_in = AsyncCall(end_sign_in)
+    begin_device = AsyncCall(begin_device)
+    end_device = AsyncCall(end_device)
+    add_socket_token = AsyncCall(add_socket_token)
     get_openapi = AsyncCall(get_openapi)
     get_health = AsyncCall(get_health)
     get_ready = AsyncCall(get_ready)
