@@ -479,13 +479,16 @@ static int reshape(const struct search *s, const struct placement_kind *kind, co
 
 /* Lists candidates of placement k that use the device. It is added to the best candidate of k, and to those
  * of other placements changed into k's kind of stages: a slow device is often best as a stage before what is
- * best without it. */
+ * best without it. A placement that is far from the best one without the device is left out. */
 static int device_join_all(struct search *s, const struct search_found *found, int k, uint32_t device)
 {
     struct local_state l = local_of(s, k, s->budget);
     struct candidate now = {0};
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(s->problem, sizes);
+    const double best_s = found->best[k].estimate_s;
     int result = 0;
+    if (best_s > limits.near * found->best[found->chosen].estimate_s && best_s < INFINITY)
+        return 0;
     for (int from = 0; from < PLACE_COUNT && result == 0; from++) {
         if (!(found->best[from].estimate_s < INFINITY) || (from != k && !kinds[k]->look))
             continue;
