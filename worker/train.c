@@ -72,12 +72,9 @@ static int update_loss_scale(struct session *session, const struct ops_step *ste
 
 /* --- programs --- */
 
-/* A kill that comes between two programs has nothing to interrupt, so it is checked before each. */
 static int run_program(struct session *session, enum program_kind kind, struct ops_step *step,
                        struct err *err)
 {
-    if (atomic_load(&session->stop->kill))
-        return err_set(err, ERR_CANCELLED, "told to end at once");
     if (session->progress.just_saved || kind == PROGRAM_SAVE)
         step->wait_ns = session->assignment->save_wait_ns;
     session->progress.just_saved = false;

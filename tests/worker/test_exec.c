@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "common/cond.h"
 #include "common/rand.h"
 #include "worker/program/exec.h"
 
@@ -39,6 +40,8 @@ struct transport {
     uint32_t goes_on;                  /* how often the run said that it goes on */
     uint32_t all;                      /* once this many instructions have begun the device may complete */
     struct exec_item item;             /* posted when instruction 1 is submitted, if it has a function */
+    uint32_t stick_at; /* beginning this instruction takes until `stuck` ends, 2 s at most; 0: none */
+    bool stuck;
 };
 
 static void note_begun(struct transport *t, uint32_t number)
@@ -90,6 +93,15 @@ static int begin(void *host, uint32_t number, const struct instr *instr, struct 
     (void)instr;
     (void)err;
     note_begun(t, number);
+    if (t->stick_at && number == t->stick_at) {
+        const uint64_t deadline_ns = clock_mono_ns() + 2000000000u;
+        pthread_mutex_lock(&t->lock);
+        t->stuck = true;
+        while (t->stuck && cond_wait_until(&t->changed, &t->lock, deadline_ns))
+            continue;
+        t->stuck = false;
+        pthread_mutex_unlock(&t->lock);
+    }
     if (t->at_once) {
         exec_done(t->exec, number, NULL);
         return 0;
@@ -145,7 +157,7 @@ static void transport_start(struct transport *t, uint64_t seed)
     memset(t, 0, sizeof(*t));
     t->fail_at = UINT32_MAX;
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->changed, NULL);
+    assert_int_equal(cond_init(&t->changed), 0);
     rand_stream_init(&t->random, seed, 1);
     assert_int_equal(pthread_create(&t->thread, NULL, transport_main, t), 0);
 }
@@ -317,10 +329,10 @@ static void a_late_receive_holds_up_only_its_queue(void **state)
     t.hold = false;
     pthread_cond_signal(&t.changed);
     pthread_mutex_unlock(&t.lock);
-    assert_int_equal(exec_drain(exec, 10000000000u, &err), 0);
+    transport_stop(&t);
     exec_destroy(exec);
+    transport_start(&t, 1);
     t.hold = true;
-    t.begun_count = 0;
     assert_int_equal(exec_create(plan, &program, &telling_ops, &t, &exec, &err), 0);
     t.exec = exec;
     assert_int_equal(exec_run(exec, 10000000000u, &err), 0);
@@ -349,11 +361,71 @@ static void a_failure_of_any_instruction_ends_the_run_with_its_error(void **stat
         t.exec = exec;
         assert_int_equal(exec_run(exec, 20000000000u, &err), -1);
         assert_true(err.code == ERR_NOMEM || err.code == ERR_PEER || err.code == ERR_DEVICE_LOST);
-        assert_int_equal(exec_drain(exec, 10000000000u, &err), 0);
         transport_stop(&t);
         exec_destroy(exec);
         program_fini(&program);
     }
+    plan_destroy(plan);
+}
+
+/* A kill may come before a program or between two of them. */
+static void a_run_that_was_ended_before_it_began_does_nothing(void **state)
+{
+    (void)state;
+    struct err err, killed;
+    struct plan *plan = plan_create(4, 1, 4, 1, &err);
+    struct program program = {0};
+    struct transport t;
+    struct exec *exec = NULL;
+    random_program(&program, 7, 40);
+    transport_start(&t, 1);
+    assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+    t.exec = exec;
+    assert_int_equal(exec_run(exec, 20000000000u, &err), 0);
+    t.begun_count = 0;
+    err_set(&killed, ERR_CANCELLED, "told to end at once");
+    exec_fail(exec, &killed);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(exec_run(exec, 20000000000u, &err), -1);
+        assert_int_equal(err.code, ERR_CANCELLED);
+        assert_int_equal(t.begun_count, 0);
+    }
+    transport_stop(&t);
+    exec_destroy(exec);
+    program_fini(&program);
+    plan_destroy(plan);
+}
+
+/* The transport's thread completes a receive, and hangs while it begins the next one. */
+static void a_run_does_not_wait_for_ever_for_an_instruction_to_begin(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(2, 1, 4, 1, &err);
+    struct program_builder b = {0};
+    struct program program = {0};
+    struct transport t;
+    struct exec *exec = NULL;
+    struct instr recv = instr_init(INSTR_RECV, QUEUE_RECV);
+    recv.peer = 1;
+    program_add(&b, &recv, NULL, 0);
+    program_add(&b, &recv, NULL, 0);
+    assert_int_equal(program_builder_take(&b, &program, &err), 0);
+    transport_start(&t, 1);
+    t.stick_at = 1;
+    assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+    t.exec = exec;
+    assert_int_equal(exec_run(exec, 50000000u, &err), -1);
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "instruction 1"));
+    pthread_mutex_lock(&t.lock);
+    assert_true(t.stuck);
+    t.stuck = false;
+    pthread_cond_signal(&t.changed);
+    pthread_mutex_unlock(&t.lock);
+    transport_stop(&t);
+    exec_destroy(exec);
+    program_fini(&program);
     plan_destroy(plan);
 }
 
@@ -383,6 +455,8 @@ int main(void)
         cmocka_unit_test(what_comes_meanwhile_is_queued_behind),
         cmocka_unit_test(a_late_receive_holds_up_only_its_queue),
         cmocka_unit_test(a_failure_of_any_instruction_ends_the_run_with_its_error),
+        cmocka_unit_test(a_run_that_was_ended_before_it_began_does_nothing),
+        cmocka_unit_test(a_run_does_not_wait_for_ever_for_an_instruction_to_begin),
         cmocka_unit_test(an_after_that_points_forward_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -326,7 +326,7 @@ static void reset(struct exec *exec)
     exec->begin_first = exec->begin_count = 0;
     exec->done_count = exec->under_way = exec->sending = 0;
     exec->post_first = exec->post_last = NULL;
-    exec->failed = exec->waits_told = false;
+    exec->waits_told = false; /* `failed` stays: a run that was ended is the last one */
     exec->quiet_ns = exec->ops->quiet_ns > 0 ? exec->ops->quiet_ns : QUIET_NS;
     exec->submitted = NONE;
     memset(&exec->totals, 0, sizeof(exec->totals));
@@ -520,8 +520,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
         uint64_t before_ns = clock_mono_ns();
         if (before_ns >= exec->progress_ns + stall_ns) {
             result = stall_error(exec, stall_ns, err);
-            exec->failed = true;
-            exec->failure = *err;
+            fail_locked(exec, err);
             break;
         }
         if (tell_waits(exec, before_ns))
@@ -536,20 +535,13 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
     wait_submitted(exec); /* also after an error, so that the device no longer uses the host's memory */
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
     /* A transport thread may still be between its last exec_done and clearing `beginning`. */
-    while (exec->beginning)
-        pthread_cond_wait(&exec->changed, &exec->lock);
-    pthread_mutex_unlock(&exec->lock);
-    return result;
-}
-
-int exec_drain(struct exec *exec, uint64_t timeout_ns, struct err *err)
-{
-    uint64_t deadline_ns = clock_mono_ns() + timeout_ns;
-    int result = 0;
-    pthread_mutex_lock(&exec->lock);
-    while ((exec->under_way > 0 || exec->beginning) && result == 0)
-        if (!cond_wait_until(&exec->changed, &exec->lock, deadline_ns) && exec->under_way > 0)
-            result = err_set(err, ERR_TIMEOUT, "%u transfers are still under way", exec->under_way);
+    const uint64_t deadline_ns = clock_mono_ns() + stall_ns;
+    while (exec->beginning && cond_wait_until(&exec->changed, &exec->lock, deadline_ns))
+        continue;
+    if (exec->beginning && result == 0) {
+        result = stall_error(exec, stall_ns, err);
+        fail_locked(exec, err);
+    }
     pthread_mutex_unlock(&exec->lock);
     return result;
 }

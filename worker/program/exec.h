@@ -61,20 +61,16 @@ int exec_create(const struct plan *plan, const struct program *program, const st
 void exec_destroy(struct exec *exec);
 
 /* Runs the program once. When no instruction completes for stall_ns, the run ends with ERR_TIMEOUT and names
- * an instruction that waits. Returns 0 when every instruction is complete, -1 with the first error. After an
- * error transfers may still be under way: the caller closes the transport (so that they complete) and calls
- * exec_drain before it frees the memory that they use. */
+ * an instruction that waits. Returns 0 when every instruction is complete, -1 with the first error, which
+ * every later run returns too. After an error transfers may still be under way: the caller ends the
+ * transport's threads (mesh_destroy) before it frees the executor and the memory that they use. */
 int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err);
-
-/* Waits, after a failed run, until exec_done was called for every instruction that was begun. -1 with
- * ERR_TIMEOUT. */
-int exec_drain(struct exec *exec, uint64_t timeout_ns, struct err *err);
 
 /* Tells that instruction `number` is complete or, when `failure` (copied) is not NULL, has failed. */
 void exec_done(struct exec *exec, uint32_t number, const struct err *failure);
 
 /* Has exec_run's thread call fn(arg) between two instructions. The item is embedded in an object of the
- * caller and must live until fn was called or exec_drain returned. */
+ * caller and must live until fn was called or the executor is destroyed. */
 struct exec_item {
     int (*fn)(void *arg, struct err *err);
     void *arg;
@@ -82,7 +78,7 @@ struct exec_item {
 };
 void exec_post(struct exec *exec, struct exec_item *item);
 
-/* Ends the run from outside, for example on a kill or when the agent is lost. */
+/* Ends the run under way, or the next one as it begins, for example on a kill or when the agent is lost. */
 void exec_fail(struct exec *exec, const struct err *failure);
 
 /* Times of the last run, one entry for each instruction; borrowed until the next run. */

@@ -106,7 +106,7 @@ void ops_destroy(struct ops *ops);
 int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step,
             struct err *err);
 
-/* Ends a run under way from another thread. */
+/* Ends the run under way, or the next one, from another thread. */
 void ops_fail(struct ops *ops, const struct err *failure);
 
 /* In an expert plan, on a rank with attention: writes how many of this rank's tokens chose each expert of a
