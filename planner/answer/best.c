@@ -81,6 +81,16 @@ static int from_say(struct plan_request *q, const struct err *why)
     return q->answer->from_words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
+/* Returns whether a plan, which has programs that plan_check accepts, can run: a worker can on each of its
+ * devices. */
+static bool plan_runnable(const struct problem *p, const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        if (p->planned_only[cluster_device_find(p->cluster, plan->ranks[r].device)])
+            return false;
+    return true;
+}
+
 /* Puts the plan of a candidate, or the plan that is kept, into the answer, with everything that depends on
  * the plan's times. */
 static int plan_put(struct plan_request *q, const struct candidate *c)
@@ -92,7 +102,7 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
     struct price_run run = {0};
     const struct placement_kind *kind = kinds[plan ? plan->placement : c->placement];
     q->kept = NULL;
-    a->runnable = kind_runnable(p, plan ? &q->from : c);
+    a->runnable = plan ? plan_runnable(p, plan) : kind_runnable(p, c);
     if (!plan) {
         plan = kind->emit(p, c, true, q->err);
         if (!plan || plan_share_slots(plan, p->cluster, q->err) < 0 ||
@@ -219,10 +229,10 @@ static int fastest_say(const struct plan_request *q)
 {
     const struct workload *w = q->problem->workload;
     struct plan_answer *a = q->answer;
-    double millions = a->tokens_per_s * a->step_s / 1e6, paid = q->found.fastest_value / millions;
     char step[32], text[2400];
     if (w->objective == OBJECTIVE_TIME || !a->plan || q->found.fastest_s >= a->step_s * (1 - 1e-9))
         return 0;
+    double millions = a->tokens_per_s * a->step_s / 1e6, paid = q->found.fastest_value / millions;
     paid /= w->objective == OBJECTIVE_ENERGY ? OBJECTIVE_KWH : 1;
     snprintf(text, sizeof(text), "%s The fastest found takes %s per step, at %.4g%s.", a->words,
              units_seconds(step, q->found.fastest_s), paid, w->objective == OBJECTIVE_COST ? "" : " kWh");

@@ -262,12 +262,48 @@ static void a_profile_measured_under_noise_is_doubted(void **state)
     workload_fini(&w);
 }
 
+/* No worker runs on such a card, whether or not the plan that is kept can be read back as a candidate. */
+static void a_plan_that_is_kept_says_whether_it_can_run(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    json_t *file = json_pack("{s:[{s:s,s:[{s:s,s:s},{s:s,s:s}]}]}", "nodes", "name", "n", "devices", "name",
+                             "n/0", "like", "arc-a770", "name", "n/1", "like", "arc-a770");
+    struct cluster *cluster = cluster_from_json(file, &err);
+    w.place = PLACE_DATA;
+    for (int turn = 0; turn < 2; turn++) {
+        struct plan_options options = {.programs = true};
+        struct plan_answer *first = NULL, *again = NULL;
+        if (!cluster || plan_search(&w, cluster, &options, &first, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_false(first->runnable);
+        if (turn == 1) { /* its micro-batches hold other rows than its ranks take */
+            first->plan->ranks[0].rows++;
+            first->plan->ranks[1].rows--;
+            assert_int_equal(plan_seal(first->plan, &err), 0);
+        }
+        options.from = first->plan;
+        if (plan_search(&w, cluster, &options, &again, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_string_equal(again->from_words, "The plan given is kept.");
+        assert_false(again->runnable);
+        plan_answer_destroy(again);
+        plan_answer_destroy(first);
+    }
+    cluster_destroy(cluster);
+    workload_fini(&w);
+    json_decref(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_that_labs_own_are_in_it),
         cmocka_unit_test(every_entry_is_possible_and_names_its_source),
         cmocka_unit_test(every_entry_can_be_planned_on),
+        cmocka_unit_test(a_plan_that_is_kept_says_whether_it_can_run),
         cmocka_unit_test(a_measured_card_says_how_far_the_catalogue_is_off),
         cmocka_unit_test(forecasts_say_what_measured_cards_found),
         cmocka_unit_test(a_profile_measured_under_noise_is_doubted),
