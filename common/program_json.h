@@ -1,6 +1,6 @@
-/* Reads the JSON document, or the text, that a program of our own or of the system prints. It runs as a process of its own, so that a crash
- * or hang there (of a vendor's driver) does no harm here. Programs that we do not trust run in the sandbox:
- * child_json.h. Thread: any. */
+/* Reads the JSON document, or the text, that a program of our own or of the system prints. It runs as a
+ * process of its own, so that a crash or hang there (of a vendor's driver) does no harm here. Programs that
+ * we do not trust run in the sandbox: child_json.h. Thread: any. */
 #ifndef MOTLEY_COMMON_PROGRAM_JSON_H
 #define MOTLEY_COMMON_PROGRAM_JSON_H
 

@@ -84,7 +84,7 @@ struct mesh_peer_state {
     char *address, *identity;
     char name[128]; /* "rank 1 (worker:right/cpu0)" */
     struct mesh_link link;
-    bool dials; /* the peer opens the connections, not we */
+    bool dials;                 /* the peer opens the connections, not we */
     struct mesh_conn *out, *in; /* set before the threads start, closed after they ended */
     pthread_t tx_thread, rx_thread;
     bool tx_made, rx_made;

@@ -51,9 +51,9 @@ struct job_batch {
 };
 
 /* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them, or
- * what their ended jobs left is too much, and with "placement:" where the job can never start under their limits. motley_refused takes about 50 µs
- * per job, so it is called only when somebody has a limit. */
+ * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them,
+ * or what their ended jobs left is too much, and with "placement:" where the job can never start under their
+ * limits. motley_refused takes about 50 µs per job, so it is called only when somebody has a limit. */
 /* clang-format off */
 static const struct pg_statement insert_jobs = {
     "jobs_insert",

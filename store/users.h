@@ -100,8 +100,8 @@ int store_session_close(struct store *store, const struct principal *principal, 
  * that there is none. */
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* Changes the fields of the user that `changes` has, of those that store_user_list gives from "priority_max"
- * to "month_seconds_max"; with "identity" (null) the user's identities are forgotten. Answers the changes and "name". ERR_NOT_FOUND names the user, ERR_INVALID an
- * unknown account. */
+ * to "month_seconds_max"; with "identity" (null) the user's identities are forgotten. Answers the changes and
+ * "name". ERR_NOT_FOUND names the user, ERR_INVALID an unknown account. */
 int store_user_set(struct store *store, const struct principal *principal, const char *name,
                    const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
 

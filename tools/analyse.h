@@ -1,5 +1,5 @@
-/* What clang's analyser, which reads one file at a time, has to know of functions in other files. tools/analyse.py
- * includes it before every file but those that define them. */
+/* What clang's analyser, which reads one file at a time, has to know of functions in other files.
+ * tools/analyse.py includes it before every file but those that define them. */
 #include <dirent.h>
 
 #include "common/err.h"

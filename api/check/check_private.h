@@ -42,8 +42,8 @@ struct spec_check {
     json_t *more;           /* as check_spec gives it */
     /* from here on: set while the check runs */
     struct job_spec spec;
-    json_t *spec_json;               /* the specification with every default filled in */
-    json_t *model;                   /* as store_model_get answers */
+    json_t *spec_json; /* the specification with every default filled in */
+    json_t *model;     /* as store_model_get answers */
     char model_doubt[MODEL_DOUBT_BYTES];
     json_t *adapter;                 /* {file name: sha256} */
     char fetch[CHECKED_FETCH_BYTES]; /* as in struct checked */

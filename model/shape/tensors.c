@@ -98,8 +98,8 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
                                      .file = s->file,
                                      .offset = s->offset + (e * parts + p) * size,
                                      .size = size};
-            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e,
-                             bias ? ".bias" : ".weight", name);
+            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e, bias ? ".bias" : ".weight",
+                             name);
             if (add_named(m, name, t, err) < 0)
                 return -1;
         }

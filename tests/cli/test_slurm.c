@@ -1,4 +1,5 @@
-/* Tests what `motley slurm` reads of Slurm's commands, by lines as Slurm 22.05.8 printed them, and what it decides. */
+/* Tests what `motley slurm` reads of Slurm's commands, by lines as Slurm 22.05.8 printed them, and what it
+ * decides. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

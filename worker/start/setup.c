@@ -72,13 +72,13 @@ static int report_fetched(struct session *session, struct err *err)
     model_source_stats(source, &stats);
     for (uint32_t i = 0; i < model_source_file_count(source); i++)
         bytes += model_source_file(source, i)->size;
-    snprintf(
-        text, sizeof(text),
-        "model %.80s: %s read for these blocks, of %s in its files (%s over the network, %llu chunks from the "
-        "node's cache, the rest from this machine's files); %llu chunks verified",
-        name ? name : "", units_bytes(read_text, stats.read_bytes), units_bytes(all_text, bytes),
-        units_bytes(fetched_text, stats.fetched_bytes), (unsigned long long)stats.cached_chunks,
-        (unsigned long long)stats.verified_chunks);
+    snprintf(text, sizeof(text),
+             "model %.80s: %s read for these blocks, of %s in its files (%s over the network, %llu chunks "
+             "from the "
+             "node's cache, the rest from this machine's files); %llu chunks verified",
+             name ? name : "", units_bytes(read_text, stats.read_bytes), units_bytes(all_text, bytes),
+             units_bytes(fetched_text, stats.fetched_bytes), (unsigned long long)stats.cached_chunks,
+             (unsigned long long)stats.verified_chunks);
     if (report_log(session->link, "info", text, err) < 0)
         return -1;
     const char *note = model_get_note(session->model);
