@@ -6,14 +6,16 @@ SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (t
 .PHONY: build install deb tarball tarball-check package-check image image-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers guide slurm-check clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
-TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1100
-GPU_TARGETS := .*
+TEST_GPU_CODE := -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS="sm_.*|gfx906|gfx90a|gfx1100"
+GPU_CODE := -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS=".*"
 # A compiler that nobody here has seen may warn of what none did before: WERROR=ON, as .ci/run says, ends the build for it.
-test test-page schema-check: GPU_TARGETS := $(TEST_GPU_TARGETS)
+test test-page schema-check: GPU_CODE := $(TEST_GPU_CODE)
+# No document depends on the kernels: these take a build folder as it is, and make a new one without them.
+schemas reference: GPU_CODE := $(if $(wildcard build/CMakeCache.txt),,-DMOTLEY_GPU_CODE=OFF)
 
 build:
 	@tools/packages.sh
-	@cmake --preset release -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS="$(GPU_TARGETS)" $(if $(WERROR),-DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)) --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --preset release $(GPU_CODE) $(if $(WERROR),-DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)) --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
 	@mv build.log build/configure.log
 	@cmake --build build -j $(JOBS) >build/compile.log 2>&1 || { tail -n 60 build/compile.log; exit 1; }
 
@@ -59,8 +61,9 @@ demo:
 	@tools/demo.sh
 
 # Before the build: the kernels for cards are compiled where their compiler is.
+PACKAGES := test
 packages-test:
-	@tools/packages.sh test
+	@tools/packages.sh $(PACKAGES)
 	@tools/pypi_packages.sh page
 	@tools/pypi_packages.sh client
 	@tools/pypi_packages.sh engine
@@ -82,11 +85,14 @@ test-page: packages-test build
 schema-check: packages-test build
 	@MOTLEY_BIN=$(CURDIR)/build/bin MOTLEY_EXAMPLES=$(or $(SCHEMA_EXAMPLES),25) MOTLEY_SEED=$(or $(SCHEMA_SEED),1) python3 tests/client/test_schemathesis.py
 
-# The schemas of described documents (common/doc.h) in api/openapi.yaml, and the Python client's models.
+# The schemas of described documents (common/doc.h) in api/openapi.yaml, which the programs hold, and the Python client's
+# models.
 .PHONY: schemas
 schemas: build
+	@tools/pypi_packages.sh client
 	@MOTLEY_SCHEMAS=api/openapi.yaml build/bin/test_api_openapi
 	@PYTHONPATH=.cache/client python3 client/generate.py
+	@cmake --build build -j $(JOBS) >build/compile.log
 
 # The reference, the man pages and the tables of hardware, from what the programs say (tools/reference.py).
 .PHONY: reference
@@ -100,8 +106,9 @@ wheel:
 	@tools/wheel.sh
 
 # For the minute between two commits: the rooms that differ from origin/main, or those named: make check ROOMS="model api".
+check: PACKAGES := check
 check: packages-test
-	@tools/check.sh $(ROOMS)
+	@GPU_CODE='$(TEST_GPU_CODE)' tools/check.sh $(ROOMS)
 
 bench: build
 	@bench/run.sh
@@ -130,7 +137,7 @@ stack-check: build
 analyse:
 	@tools/packages.sh
 	@tools/packages.sh sanitize
-	@[ -e build/compile_commands.json ] || cmake --preset release -DMOTLEY_GPU_CODE=OFF --log-level=WARNING >/dev/null
+	@[ -e build/compile_commands.json ] || cmake --preset cpu --log-level=WARNING >/dev/null
 	@tools/analyse.py $(ROOMS)
 
 # Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install the Debian packages Motley is built and run with, once; say nothing when all are there.
 # As root or through sudo; otherwise print the one command to run and fail.
-#   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
+#   tools/packages.sh          what `make build` and `make demo` need
+#   tools/packages.sh check    adds what tests need;  tools/packages.sh test: what tests of GPU kernels need, too
 #   tools/packages.sh gpu      adds what compiles GPU kernels into the build, as all do where a card is
 #   tools/packages.sh deb      adds what `make deb` needs
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
@@ -14,12 +15,15 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libonig-dev libpcre2-dev libutf8proc-dev libyaml-dev zlib1g-dev libopenblas-dev libcmocka-dev
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
 gpu=(clang-19 lld-19) # about 45 MB with what they need; the kernels of PTX and of AMD's code objects
+# pgbouncer: for the test that Motley refuses one; aiosmtpd: for mail; chromium-headless-shell: for the page's; nodejs
+# runs pyright.
+tests=(nftables wireguard-tools wireguard-go pgbouncer python3-aiosmtpd chromium-headless-shell nodejs man-db groff-base clang-format-19)
 case "${1:-}" in
-test) packages+=(nftables wireguard-tools wireguard-go pgbouncer python3-aiosmtpd chromium-headless-shell nodejs llvm-19 man-db groff-base "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one; aiosmtpd: for mail; chromium-headless-shell: for the page's;
-                                                           # nodejs runs pyright; llvm-19 reads code of AMD's cards
+check) packages+=("${tests[@]}") ;;
+test) packages+=("${tests[@]}" llvm-19 "${gpu[@]}") ;; # llvm-19 reads code of AMD's cards
 gpu) packages+=("${gpu[@]}") ;;
 deb) packages+=("${gpu[@]}" debhelper lintian) ;;
-lint) packages+=(clang-format-19 clang-tidy cppcheck) ;;
+lint) packages+=(clang-format-19 cppcheck) ;;
 sanitize) packages+=(clang-19 libclang-rt-19-dev) ;;
 distributions) packages=(debootstrap git util-linux) ;;
 image) packages=(mmdebstrap buildah podman crun catatonit containernetworking-plugins docker-compose python3-venv python3-yaml util-linux) ;;
