@@ -421,7 +421,7 @@ static int cards_look(struct agent *agent, struct err *err)
     if (!wanted) {
         agent->config.cards = agent_config_no_cards();
         unused_cards_log(&agent->config);
-        return 0;
+        return agent_config_ports(&agent->config, err);
     }
     char workers[4096];
     if (file_path(workers, sizeof(workers), err, "%s/run", agent->options.home) == 0)

@@ -468,7 +468,7 @@ static void memory_divide(struct agent_config *config, json_t *list)
 }
 
 /* Each worker needs a port while it runs, and the agent one for as long as it does. */
-static int ports_check(const struct agent_config *config, struct err *err)
+int agent_config_ports(const struct agent_config *config, struct err *err)
 {
     const uint32_t has = config->port_last - config->port_first + 1u;
     const uint32_t needs = config->device_count + (config->port == 0);
@@ -498,7 +498,7 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
         json_object_del(card, "free_bytes"); /* an inventory has stable properties only */
         json_object_del(card, "exclusive");
     }
-    return ports_check(config, err);
+    return agent_config_ports(config, err);
 }
 
 void agent_config_fini(struct agent_config *config)

@@ -96,6 +96,9 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
  * cannot be used leave the list; config->cards says `why`. With all_cards every usable card becomes a device.
  * Release with agent_config_fini. */
 int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err);
+/* Refuses a range of ports that is too small for the devices, with ERR_INVALID; agent_config_cards does so,
+ * too. */
+int agent_config_ports(const struct agent_config *config, struct err *err);
 /* Returns `cards` of a configuration that uses none, where the machine has some: one entry that says so; else
  * NULL. */
 json_t *agent_config_no_cards(void);

@@ -16,7 +16,8 @@ endforeach()
 install(FILES deploy/motley.bash DESTINATION share/bash-completion/completions RENAME motley)
 install(FILES deploy/_motley DESTINATION share/zsh/vendor-completions)
 install(FILES deploy/etc/up.yaml deploy/etc/agent.yaml deploy/etc/agent.env DESTINATION share/doc/motley/etc)
-install(DIRECTORY deploy/prometheus DESTINATION share/doc/motley)
+# Not below share/doc, where a package has large files compressed, which Prometheus does not read.
+install(FILES deploy/prometheus/alerts.yml deploy/prometheus/dashboard.json DESTINATION share/motley/prometheus)
 install(FILES docs/man/motley.1 DESTINATION share/man/man1)
 install(FILES docs/man/motley-agent.8 docs/man/motley-api.8 docs/man/motley-scheduler.8 docs/man/motley-signer.8
   DESTINATION share/man/man8)

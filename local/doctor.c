@@ -74,8 +74,11 @@ json_t *local_doctor(const char *home_given, struct err *err)
     if (home_limits(&why) < 0)
         fault_add(faults, "%s", why.text);
     if (home_space(home, &why) < 0)
-        fault_add(faults, "%s: motley df says who has what, motley rm removes jobs that have ended",
-                  why.text);
+        fault_add(
+            faults,
+            "%s: motley df says who has what, and motley rm removes jobs that have ended, but not once the "
+            "disk is full; then delete what is not Motley's first, or old logs",
+            why.text);
     if (postgres_find(home, &postgres, &why) < 0)
         fault_add(faults, "%s", why.text);
     certificate_look(home, "server",

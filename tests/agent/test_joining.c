@@ -140,6 +140,21 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     assert_int_equal(world_down(&done), 0);
 }
 
+/* Fewer ports than devices and one more are refused, on a machine of CPUs alone, too. */
+static void an_agent_with_too_few_ports_says_how_many_it_needs(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    world_configure(world, "ports: 7000-7000");
+    agent_start(world);
+    await_end(world, 2);
+    char *log = log_of(world);
+    assert_non_null(strstr(log, "ports: 7000-7000 has 1, and "));
+    free(log);
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
 /* A `removed` message makes the agent ask the api. It acts only when the api refuses it twice. */
 static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **state)
 {
@@ -197,6 +212,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_agent_whose_clock_is_years_ahead_renews_as_rarely_as_others),
         cmocka_unit_test(a_copy_of_a_home_renews_when_its_certificate_is_due),
         cmocka_unit_test(a_machine_that_was_away_for_long_comes_back_with_its_old_key),
+        cmocka_unit_test(an_agent_with_too_few_ports_says_how_many_it_needs),
         cmocka_unit_test(an_agent_that_was_removed_says_so_and_ends_with_its_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
