@@ -49,7 +49,7 @@ static int template_check(const char *path, struct err *err)
     return good ? 0
                 : err_set(err, ERR_INVALID,
                           "\"%s\" is no batch script that can be read, which begins with #!; "
-                          "docs/run-a-lab/keeping-it.md has one",
+                          "docs/run-a-lab/slurm.md has one",
                           path);
 }
 

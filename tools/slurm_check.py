@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Motley beside a real Slurm (docs/run-a-lab/keeping-it.md, "Beside Slurm"): an agent in an allocation, and `motley slurm`.
+"""Motley beside a real Slurm (docs/run-a-lab/slurm.md): an agent in an allocation, and `motley slurm`.
 
 `make slurm-check`, as root: it installs Debian's slurm-wlm and munge, and starts munged, slurmctld and two slurmd of one
 machine as its own children in a scratch folder, which it ends. Status 77 where that cannot be.
@@ -141,7 +141,7 @@ def until(claim, what, seconds=60):
 
 def template(grace):
     """The documented batch script for this server, and its key where it says that it is."""
-    with open(os.path.join(SOURCE, "docs", "run-a-lab", "keeping-it.md"), encoding="utf-8") as handle:
+    with open(os.path.join(SOURCE, "docs", "run-a-lab", "slurm.md"), encoding="utf-8") as handle:
         text = re.search(r"```file motley.sbatch\n(.*?)```", handle.read(), re.DOTALL).group(1)
     with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
         address = re.search(r'"address": *"([^"]*)"', handle.read()).group(1)
