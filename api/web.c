@@ -1,5 +1,5 @@
-/* The page: its HTML shell, which is the same at all of the page's addresses, and the files that the shell
- * loads.
+/* The page: its HTML shell, which at all of the page's addresses is the same but for the relative addresses
+ * of the files that it loads, and those files.
  *
  * The files are inside the program, compressed; their addresses contain a hash of all of them, so a browser
  * may keep them for good. While the page is being developed, the files are instead read from a folder at each
@@ -132,12 +132,16 @@ static void web_answer_file(struct call *call, const char *name, const char *kee
 void page_get(struct call *call)
 {
     struct err err = {0};
+    char shell[] = "index-0.html"; /* api/options.cmake makes one for each number of folders */
+    const char *path = httpd_request_head(call->request)->path;
+    while ((path = strchr(path + 1, '/')))
+        shell[sizeof("index-") - 1]++;
     if (session_host(call, &err) < 0)
         call_fail(call, &err);
     else if (call->app->config->web_dir)
         web_answer_folder(call, "index.html");
     else
-        web_answer_file(call, "index.html", "no-cache");
+        web_answer_file(call, shell, "no-cache");
 }
 
 void web_get(struct call *call)

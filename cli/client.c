@@ -44,6 +44,8 @@ struct http *client_connect(struct cli *cli, struct err *err)
     jr_str(&reader, "socket", JR_OPTIONAL, 1, 4096, &socket);
     if (jr_finish_loose(&reader) == 0) {
         snprintf(cli->address, sizeof(cli->address), "%s", address);
+        for (size_t end = strlen(cli->address); end > 0 && cli->address[end - 1] == '/'; end--)
+            cli->address[end - 1] = '\0';
         const struct http_options options = {.url = address,
                                              .unix_socket = socket,
                                              .bearer = token,

@@ -34,7 +34,7 @@ struct oidc_work {
     enum issuer_outcome outcome;
     json_t *answer; /* claims, or a device's code */
     char secret[SESSION_TOKEN_BYTES];
-    char state[DIGEST_HEX_SIZE], nonce[DIGEST_HEX_SIZE], verifier[DIGEST_HEX_SIZE], redirect_uri[320];
+    char state[DIGEST_HEX_SIZE], nonce[DIGEST_HEX_SIZE], verifier[DIGEST_HEX_SIZE], redirect_uri[512];
 };
 
 /* Answers whether an issuer is configured; if not, the call was answered. */
@@ -64,12 +64,24 @@ static int derive(const char *what, const char *secret, char hex[DIGEST_HEX_SIZE
     return rc;
 }
 
+/* The path below which a web server serves the page, as a named one says; "" for none. */
+static const char *page_base(const struct call *call)
+{
+    const char *base = httpd_request_proxied(call->request, "x-forwarded-prefix");
+    const size_t size = base ? strlen(base) : 0;
+    return size > 1 && size < 200 && base[0] == '/' && base[size - 1] != '/' &&
+                   base[strspn(base,
+                               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")] == '\0'
+               ? base
+               : "";
+}
+
 /* Makes of work->secret what this sign-in is bound to. */
 static int bind_sign_in(const struct call *call, struct oidc_work *work, struct err *err)
 {
     const char *host = httpd_head_get(httpd_request_head(call->request), "host");
-    snprintf(work->redirect_uri, sizeof(work->redirect_uri), "%s://%.260s/oidc/callback",
-             httpd_request_is_tls(call->request) ? "https" : "http", host ? host : "");
+    snprintf(work->redirect_uri, sizeof(work->redirect_uri), "%s://%.260s%s/oidc/callback",
+             httpd_request_is_tls(call->request) ? "https" : "http", host ? host : "", page_base(call));
     work->grant.sign_in = (struct issuer_sign_in){.redirect_uri = work->redirect_uri,
                                                   .state = work->state,
                                                   .nonce = work->nonce,

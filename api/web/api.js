@@ -1,4 +1,5 @@
 // Requests to the API by the session's cookie. Errors are Problems, whose message is the server's sentence.
+import {BASE} from './base.js';
 import {noteServerTime} from './format.js';
 
 export class Problem extends Error {
@@ -21,7 +22,7 @@ export async function call(method, path, body, {signal, quiet} = {}) {
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   let answer;
   try {
-    answer = await fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), credentials: 'same-origin'});
+    answer = await fetch(BASE + path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), credentials: 'same-origin'});
   } catch (error) {
     if (error.name === 'AbortError') throw error;
     throw new Problem(0, {detail: 'The server does not answer. The page tries again by itself.', code: 'network'});

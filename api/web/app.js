@@ -1,6 +1,7 @@
 // The page's frame: who is signed in, which view is shown, the bar above it, and keys that hold everywhere.
 import {h, render, speak, toast} from './dom.js';
 import {call, get, getOrNull, Problem, session} from './api.js';
+import {BASE, withoutBase} from './base.js';
 import {trouble} from './parts.js';
 import {restart, subscribe, watchLink} from './stream.js';
 
@@ -109,14 +110,14 @@ class Frame {
 
 // Shows the view of an address of this page.
 export function go(address) {
-  if (address !== location.pathname + location.search) history.pushState(null, '', address);
+  if (BASE + address !== location.pathname + location.search) history.pushState(null, '', BASE + address);
   show();
 }
 
 async function show() {
   shown?.ending.abort();
   if (!session.user) return signIn();
-  const found = VIEWS.map(([pattern, file]) => [pattern.exec(location.pathname), file]).find(([match]) => match);
+  const found = VIEWS.map(([pattern, file]) => [pattern.exec(withoutBase(location.pathname)), file]).find(([match]) => match);
   const frame = shown = new Frame({id: found?.[0][1], query: new URLSearchParams(location.search)});
   drawBar();
   if (!found) {
@@ -163,7 +164,8 @@ const nextTheme = () => setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.l
 
 function drawBar() {
   const words = {live: 'live', cut: 'connecting again', 'signed-out': 'signed out', idle: 'connecting'}[link];
-  const here = (address) => location.pathname.startsWith(address) || (address === '/queue' && ['/', '/jobs'].some((path) => location.pathname === path || (path !== '/' && location.pathname.startsWith(path))));
+  const place = withoutBase(location.pathname);
+  const here = (address) => place.startsWith(address) || (address === '/queue' && ['/', '/jobs'].some((path) => place === path || (path !== '/' && place.startsWith(path))));
   render(bar, h('a', {class: 'brand', href: '/queue', 'aria-label': 'Motley, the queue'}, h('span', {class: 'mark', 'aria-hidden': 'true'}), h('span', {class: 'wide'}, 'Motley')),
     session.user && h('nav', {'aria-label': 'Views'}, TABS.map(([address, name]) => h('a', {key: address, href: address, 'aria-current': here(address) ? 'page' : null}, name))),
     h('div', {class: 'row end'},
@@ -203,9 +205,9 @@ const kept = {
   },
   get place() {
     try {
-      return sessionStorage.getItem('place') ?? '/';
+      return sessionStorage.getItem('place') ?? `${BASE}/`;
     } catch {
-      return '/';
+      return `${BASE}/`;
     }
   },
 };
@@ -224,7 +226,7 @@ async function leave(event) {
 // Takes what the provider gave out of the address and shows it to the server.
 async function comeBack() {
   const given = Object.fromEntries(new URLSearchParams(location.search));
-  history.replaceState(null, '', kept.place.startsWith(CALLBACK) ? '/' : kept.place);
+  history.replaceState(null, '', kept.place.startsWith(BASE + CALLBACK) ? `${BASE}/` : kept.place);
   if (given.error) throw new Problem(403, {detail: `The provider signed nobody in (${given.error.replace(/[^a-z_]/g, '').slice(0, 40)}).`});
   await enter({code: given.code ?? '', state: given.state ?? '', iss: given.iss}, '/v1/oidc/session');
 }
@@ -276,7 +278,7 @@ async function begin() {
   const code = /^#code=([0-9A-Za-z_.-]+)$/.exec(location.hash)?.[1];
   if (code) history.replaceState(null, '', location.pathname + location.search);
   try {
-    if (location.pathname === CALLBACK) {
+    if (withoutBase(location.pathname) === CALLBACK) {
       const back = await comeBack().then(() => null, (problem) => problem);
       if (back) return signIn(back.message);
     } else if (code) await enter({code});
@@ -330,9 +332,9 @@ document.addEventListener('click', (event) => {
   const anchor = event.target.closest('a[href]');
   if (!anchor || event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || anchor.target || anchor.hasAttribute('download')) return;
   const url = new URL(anchor.href);
-  if (url.origin !== location.origin || url.pathname.startsWith('/v1/') || url.hash) return;
+  if (url.origin !== location.origin || !url.pathname.startsWith(`${BASE}/`) || withoutBase(url.pathname).startsWith('/v1/') || url.hash) return;
   event.preventDefault();
-  go(url.pathname + url.search);
+  go(withoutBase(url.pathname) + url.search);
   window.scrollTo(0, 0);
 });
 

@@ -1,5 +1,6 @@
 // Draws descriptions of elements into the document and changes only what differs, so that focus, selection and scrolling
 // stay. Texts become text nodes: nothing here reads a text as HTML.
+import {BASE} from './base.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const DRAWN_MAX = 5000;
@@ -94,6 +95,7 @@ function patch(node, child) {
 
 function setProperty(node, name, value, before) {
   if (name === 'key' || name === 'ref' || name === 'own') return;
+  if (name === 'href' && value?.startsWith('/')) value = BASE + value;
   if (name.startsWith('on')) node[name] = value;
   else if (name === 'style') setStyle(node, value || {}, before || {});
   else if (PROPERTIES.has(name)) {

@@ -7,6 +7,8 @@
 // refuses (a job that is not there, or not shared) is told to the ports that want it, and asked for again when one opens it
 // anew; it is nothing to the others.
 
+import {BASE} from './base.js';
+
 const SILENCE_MS = 40000; // the server sends a comment every 15 s
 const BATCH_MS = 100;
 const LEAST_WAIT_MS = 500;
@@ -74,7 +76,7 @@ export class Hub {
     let status = 0;
     try {
       const after = this.last === null ? '' : `&after=${this.last}`;
-      const answer = await fetch(`/v1/events?topics=${topics.join(',')}${after}`, {signal: reader.signal, credentials: 'same-origin', cache: 'no-store', headers: {Accept: 'text/event-stream'}});
+      const answer = await fetch(`${BASE}/v1/events?topics=${topics.join(',')}${after}`, {signal: reader.signal, credentials: 'same-origin', cache: 'no-store', headers: {Accept: 'text/event-stream'}});
       status = answer.status;
       if (!answer.ok) throw new Error(`status ${status}`);
       this.wait = LEAST_WAIT_MS;

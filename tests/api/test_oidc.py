@@ -41,6 +41,21 @@ def the_code_flow_signs_a_person_in():
     expect("/userinfo" not in PROVIDER.asked, "the ID token had all, and more was asked")
 
 
+def below_a_path_the_provider_sends_people_back_there():
+    """Where the page is served below a path, a named proxy says so; nobody else's word counts, and no other text than a path."""
+    proxy, other = Browser(), Browser()
+    API.config["proxies"] = [proxy.address]
+    configure(name="the lab")
+    proxy.headers["Origin"] = other.headers["Origin"] = f"http://{API.address}"
+    for browser, said, path in ((proxy, "/motley", "/motley"), (other, "/motley", ""), (proxy, "/", ""), (proxy, "@evil.example/", ""), (proxy, "/a?b", "")):
+        begun = browser.call("POST", "/v1/oidc/login", {}, **{"X-Forwarded-Prefix": said})
+        expect(begun.status == 201, f"{said}: {begun.status}: {begun.body}")
+        query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(begun.json["location"]).query))
+        expect(query["redirect_uri"] == f"http://{API.address}{path}/oidc/callback", f"{said}: {query}")
+    del API.config["proxies"]
+    configure(name="the lab")
+
+
 def claims_may_come_from_userinfo():
     PROVIDER.separate = True
     PROVIDER.people["2"] = {"preferred_username": "bob", "groups": []}
@@ -299,6 +314,6 @@ def without_a_provider_nothing_is_offered():
 
 
 with signing():
-    main(the_code_flow_signs_a_person_in, claims_may_come_from_userinfo, a_sign_in_is_bound_to_its_browser,
+    main(the_code_flow_signs_a_person_in, below_a_path_the_provider_sends_people_back_there, claims_may_come_from_userinfo, a_sign_in_is_bound_to_its_browser,
          tokens_that_are_wrong_are_refused_by_name, algorithms_and_new_keys_are_followed, users_are_made_and_taken_over_by_the_rules_alone,
          groups_let_in_and_make_administrators_and_members, a_provider_that_fails_costs_sign_ins_alone, its_certificate_is_checked, without_a_provider_nothing_is_offered)

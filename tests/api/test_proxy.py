@@ -6,12 +6,15 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
+import sys
 import time
+from urllib.parse import urljoin
 
-from api import BIN, SOURCE, Api, expect, main, skip, wait_for
+from api import BIN, SOURCE, Api, expect, main, skip, spec, token_rows, wait_for
 
 CONFIG = """
 daemon off; pid {base}/nginx.pid; error_log {base}/nginx.log; worker_processes 1;
@@ -33,6 +36,11 @@ http {{
     client_max_body_size 0;
     location / {{
       proxy_pass http://{api}; proxy_http_version 1.1; proxy_request_buffering off; proxy_read_timeout 1h;
+      proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Remote-User "";
+    }}
+    location /motley/ {{
+      proxy_pass http://{api}/; proxy_redirect / /motley/; proxy_http_version 1.1; proxy_request_buffering off; proxy_read_timeout 1h;
       proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme;
       proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Remote-User "";
     }}
@@ -125,14 +133,48 @@ def others_are_not_believed():
     expect(row["address"] == "127.0.0.2", f"{row['address']}")
 
 
-def events_come_at_once():
+def events_come_at_once(base=""):
     connection = PROXY.connection()
-    connection.request("GET", "/v1/events?topics=queue", headers={"Host": "lab.example", "Authorization": f"Bearer {API.token}"})
+    connection.request("GET", base + "/v1/events?topics=queue", headers={"Host": "lab.example", "Authorization": f"Bearer {API.token}"})
     answer = connection.getresponse()
     expect(answer.status == 200, f"{answer.status}")
     begin = time.monotonic()
     expect(answer.readline() and time.monotonic() - begin < 5, f"the first line after {time.monotonic() - begin:.1f} s")
     connection.close()
+
+
+def all_of_it_is_below_a_path():
+    """The page's files, by the addresses that a browser makes of each shell's; sessions, streams, and where a job is said to be."""
+    for place in "/motley/", "/motley/queue", "/motley/jobs/7", "/motley/jobs/7/lanes":
+        shell = PROXY.call("GET", place).body.decode()
+        named = re.findall(r'(?:src|href)="([^"#]+)"', shell)
+        expect(len(named) >= 5 and not any(name.startswith("/") for name in named), f"{place}: {named}")
+        for name in named:
+            file = PROXY.call("GET", urljoin(place, name))
+            expect(file.status == 200 and urljoin(place, name).startswith("/motley/web/"), f"{place}: {name}: {file.status}")
+    headers = {"X-Motley": "1", "Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
+    made = PROXY.call("POST", "/motley/v1/session", {"token": API.token}, headers)
+    cookie = {"Cookie": made.headers["set-cookie"].split(";")[0]}
+    expect(made.status == 201 and PROXY.call("GET", "/motley/v1/whoami", headers=cookie).status == 200, f"{made.status}: {made.json}")
+    events_come_at_once("/motley")
+    API.tiny_model()
+    job = PROXY.call("POST", "/motley/v1/jobs", spec(API.upload_rows(token_rows())), {**headers, **cookie})
+    expect(job.status == 201 and job.headers["location"].endswith(f"/motley/v1/jobs/{job.json['id']}"), f"{job.status}: {job.headers} {job.json}")
+    home = API.path("below")
+    os.makedirs(home)
+    with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
+        json.dump({"address": f"https://127.0.0.1:{PROXY.port}/motley/", "token": API.token, "ca": API.path("lab.crt")}, handle)
+    for words in ["jobs"], ["job", str(job.json["id"])], ["web"]:
+        done = subprocess.run([os.path.join(BIN, "motley"), "--home", home, *words], capture_output=True, text=True, timeout=20, check=False)
+        expect(done.returncode == 0, f"{words}: {done.returncode}: {done.stdout}{done.stderr}")
+    code = re.fullmatch(rf"https://127.0.0.1:{PROXY.port}/motley/#code=(\S+)\n", done.stdout)
+    expect(code, f"motley web prints {done.stdout}")
+    path = os.pathsep.join(os.path.join(SOURCE, *part) for part in (("client", "src"), (".cache", "client")))
+    asked = "import motley; print([job.id for job in motley.Client().list_jobs()])"
+    if os.path.isdir(os.path.join(SOURCE, ".cache", "client")):
+        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "MOTLEY_HOME": home, "PYTHONPATH": path})
+        expect(done.stdout == f"[{job.json['id']}]\n", f"the Python client: {done.stdout}{done.stderr}")
 
 
 def who_signed_in_to_the_proxy_is_signed_in():
@@ -185,7 +227,7 @@ if not NGINX:
 with Api(proxies=["127.0.0.1", "::1"], proxy_user="X-Remote-User") as API:
     PROXY = Proxy(API)
     try:
-        main(the_page_signs_in_through_it, clients_have_their_own_addresses, others_are_not_believed, events_come_at_once,
+        main(the_page_signs_in_through_it, clients_have_their_own_addresses, others_are_not_believed, events_come_at_once, all_of_it_is_below_a_path,
              a_certificate_of_the_labs_own_ca_is_enough,
              who_signed_in_to_the_proxy_is_signed_in, addresses_are_checked)
     finally:

@@ -5,14 +5,16 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 
 from many import RANKS, answer_dense_lanes
 from page import Browser, in_browser, no_refusals, until
-from motley import Motley, expect, llama_spec, main, pids
+from motley import SOURCE, Motley, expect, llama_spec, main, pids
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'`&{{7*7}}</script><script>alert(2)</script>\u202eevil"
 # So slow that the job that grows throughout takes three steps a second, and not as much of the cores as the browser.
@@ -65,6 +67,54 @@ def a_code_signs_in_once_and_leaves_the_address():
     again.get_by_role("alert").get_by_text("not valid").wait_for()
     context.close()
     again.context.close()
+
+
+def below_a_path_of_a_web_server_it_is_the_same_page():
+    """nginx serves it as /motley/: signing in, links, the stream, and each address when it is loaded again."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path=os.path.join(SOURCE, ".cache", "nginx", "usr", "sbin"))
+    if not nginx:
+        return "SKIP: nginx is not there: tools/take_program.sh takes it out of Debian's package"
+    port, folder = 20000 + os.getpid() % 10000, motley.path("nginx")
+    os.mkdir(folder)
+    temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    with open(os.path.join(folder, "nginx.conf"), "w", encoding="utf-8") as handle:
+        handle.write(f"daemon off; pid {folder}/pid; error_log {folder}/log; events {{}} http {{ access_log off; {temporary} server {{ listen 127.0.0.1:{port}; "
+                     f"location /motley/ {{ proxy_pass {browser.address}/; proxy_http_version 1.1; proxy_set_header Host $http_host; }} }} }}")
+    server = subprocess.Popen([nginx, "-c", os.path.join(folder, "nginx.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    context = browser.person(signed_in=False)
+    try:
+        base = f"http://127.0.0.1:{port}/motley"
+        until("nginx does not answer", lambda: server.poll() is None and answers(port))
+        page = context.new_page()
+        page.goto(base)  # nginx adds the slash
+        page.get_by_label("Or paste a token").fill(browser.client["token"])
+        page.keyboard.press("Enter")
+        page.get_by_text("live", exact=True).wait_for()
+        page.locator(f"a[href='/motley/jobs/{world.grows}']").first.click()
+        page.get_by_role("link", name="Lanes", exact=True).click()
+        page.get_by_role("heading", name="Lanes of").wait_for()
+        expect(page.url == f"{base}/jobs/{world.grows}/lanes", page.url)
+        page.go_back()
+        page.get_by_role("link", name="Why it is placed so").wait_for()
+        page.keyboard.type("gc")
+        page.get_by_text("left/cpu0").or_(page.get_by_text("cpu0")).first.wait_for()
+        expect(page.url == f"{base}/cluster" and page.locator("nav a[aria-current=page]").inner_text() == "Cluster", page.url)
+        for view in VIEWS:
+            page.goto(base + world.path(view))
+            page.locator("main h1").first.wait_for()
+            page.get_by_text("live", exact=True).wait_for()
+            no_refusals(page)
+    finally:
+        context.close()
+        server.terminate()
+        server.wait(20)
+    return f"{len(VIEWS)} views"
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def a_revoked_session_is_signed_out_within_ten_seconds():
@@ -504,7 +554,7 @@ LONG = (a_worker_that_is_slowed_is_named_within_ten_steps, hostile_names_are_tex
 with Motley(config()) as motley, Browser(motley) as browser:
     world = World(motley)
     admin = browser.person()
-    claims = (a_code_signs_in_once_and_leaves_the_address, the_queue_says_it_in_one_sentence_first, an_empty_queue_shows_what_ended_last_and_a_result_how_it_loads, by_keys_alone_a_job_is_found_held_released_and_cancelled,
+    claims = (a_code_signs_in_once_and_leaves_the_address, below_a_path_of_a_web_server_it_is_the_same_page, the_queue_says_it_in_one_sentence_first, an_empty_queue_shows_what_ended_last_and_a_result_how_it_loads, by_keys_alone_a_job_is_found_held_released_and_cancelled,
               many_are_held_at_once_and_what_is_not_allowed_says_why, a_device_is_held_drained_and_given_back, lanes_show_what_an_instruction_took_by_keys, lanes_of_many_ranks_are_read_as_they_come_into_view, a_plan_follows_the_devices_and_is_submitted,
               the_terminal_plans_what_the_page_planned, a_worker_that_is_slowed_is_named_within_ten_steps,
               hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall, a_spike_of_one_step_is_in_every_picture,
