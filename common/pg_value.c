@@ -265,8 +265,10 @@ int pg_error_result(const PGresult *result, struct err *err)
             break;
         }
     }
-    return err_set(err, code, "PostgreSQL: %.300s (SQLSTATE %s%s%s)", !text ? "no reason given" : text,
-                   !state ? "?" : state, !constraint ? "" : ", constraint ", !constraint ? "" : constraint);
+    const bool full = state && strcmp(state, "53100") == 0;
+    return err_set(err, code, "PostgreSQL: %.300s (SQLSTATE %s%s%s)%s", !text ? "no reason given" : text,
+                   !state ? "?" : state, !constraint ? "" : ", constraint ", !constraint ? "" : constraint,
+                   full ? ": it takes no change until its disk has room" : "");
 }
 
 bool pg_error_is_shutdown(const PGresult *result)

@@ -332,7 +332,7 @@ def a_disk_that_fills_up_is_named():
         return "SKIP: needs root and mount namespaces"
     base = tempfile.mkdtemp(prefix="motley-up-")
     script = ('mount -t tmpfs -o size=400m,mode=0755 none "$1" || exit 3; "$0" up --home "$1/h" || exit 4\n'
-              'dd if=/dev/zero of="$1/fill" bs=1M 2>/dev/null; "$0" status --home "$1/h"; "$0" doctor --home "$1/h"; "$0" down --home "$1/h"; umount -l "$1"')
+              'dd if=/dev/zero of="$1/fill" bs=1M 2>/dev/null; "$0" status --home "$1/h"; "$0" doctor --home "$1/h"; "$0" group set vision --home "$1/h"; "$0" down --home "$1/h"; umount -l "$1"')
     done = subprocess.run(["unshare", "-m", "sh", "-c", script, os.path.join(BIN, "motley"), base], capture_output=True, text=True,
                           timeout=90, check=False)
     shutil.rmtree(base, ignore_errors=True)
@@ -340,6 +340,7 @@ def a_disk_that_fills_up_is_named():
         return "SKIP: mounting is not allowed here"
     expect("warning: the disk of" in done.stderr and base in done.stderr, f"{done.returncode}: {done.stderr}")
     expect("needed: motley df" in done.stdout and "not once the disk is full" in done.stdout, f"doctor: {done.stdout}")
+    expect("it takes no change until its disk has room" in done.stderr, f"a change: {done.stderr}")
     return None
 
 
