@@ -3,6 +3,7 @@
 
 promtool is on the PATH or in .cache/promtool (tools/take_program.sh), PyYAML in .cache/client; a visible skip without them."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,19 @@ def alerts_and_dashboard_ask_for_what_there_is():
     return done.stdout.strip()
 
 
+def the_documented_configuration_is_taken():
+    with open(os.path.join(SOURCE, "deploy", "README.md"), encoding="utf-8") as handle:
+        text = re.search(r"```yaml\n(rule_files:.*?)```", handle.read(), re.DOTALL).group(1)
+    for name, there in (("motley-alerts.yml", os.path.join(SOURCE, "deploy", "prometheus", "alerts.yml")), ("motley-ca.crt", tls["ca"])):
+        expect(text.count("/etc/prometheus/" + name) == 1, f"the sample names no {name}")
+        text = text.replace("/etc/prometheus/" + name, there)
+    with open(api.path("prometheus.yml"), "w", encoding="utf-8") as handle:
+        handle.write(text)
+    done = subprocess.run(["promtool", "check", "config", api.path("prometheus.yml")], capture_output=True, text=True, timeout=60, check=False)
+    expect(done.returncode == 0 and "rules found" in done.stdout, done.stdout + done.stderr)
+    expect("job_name: motley " in text, "the alerts ask for the job motley")
+
+
 def mistakes_in_them_are_found():
     copy = api.path("copy")
     for name, old, new, finding in (
@@ -117,4 +131,5 @@ if not os.path.isdir(os.path.join(PACKAGES, "yaml")):
 api = Api()
 tls = api.config["tls"] = certificate(api.base)
 with api:
-    main(a_scheduler_that_decides_nothing_is_told, machines_and_waits_are_told, metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)
+    main(a_scheduler_that_decides_nothing_is_told, machines_and_waits_are_told, metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is,
+         the_documented_configuration_is_taken, mistakes_in_them_are_found)
