@@ -49,7 +49,7 @@ void boundary_write(struct stage_pass *pass, struct operand x, const struct boun
 struct operand boundary_end(const struct stage_pass *pass, uint32_t block_end,
                             const struct boundary_tensor *out)
 {
-    bool head = block_end == pass->stage->config.layers + 2;
+    bool head = stage_has_head(pass->stage, block_end);
     return head || pass->padded || out->dtype != DTYPE_F32
                ? pass_workspace(pass, pass->stage->layout.workspace.d)
                : boundary_at(out);

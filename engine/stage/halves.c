@@ -77,7 +77,7 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
                         struct err *err)
 {
     uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    if (backward_check(stage, batch, saved, err) != 0)
+    if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
         boundary_check(stage, &(struct boundary_tensor){.buffer = grad_in}, tokens, 0, true,
@@ -195,7 +195,7 @@ int stage_route_backward(struct stage *stage, const struct micro_batch *batch, s
                          struct err *err)
 {
     uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    if (backward_check(stage, batch, saved, err) != 0)
+    if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
         boundary_check(stage, &(struct boundary_tensor){.buffer = stream}, tokens, 0, true,
@@ -257,7 +257,7 @@ int stage_experts_backward(struct stage *stage, const struct micro_batch *batch,
                            struct err *err)
 {
     uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    if (backward_check(stage, batch, saved, err) != 0)
+    if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
     int status = 0;
     if (apart_check(stage, batch, block, HOLDS_EXPERTS, &layer, err) != 0 ||

@@ -15,7 +15,7 @@
 
 static bool infers_head(const struct stage *stage, const struct infer_pass *p)
 {
-    return p->block_end == stage->config.layers + 2;
+    return stage_has_head(stage, p->block_end);
 }
 
 /* Does the stage hold what this pass (or this half of the pass's only layer) runs? A layer that the stage
@@ -97,10 +97,10 @@ static void infer_queue(struct stage_pass *pass, const struct infer_pass *p, con
                         struct operand end)
 {
     uint32_t first, after;
-    range_layers(pass->stage, p->block_begin, p->block_end, &first, &after);
+    pass_layers(pass->stage, p->block_begin, p->block_end, &first, &after);
     struct operand x = after > first ? pass_x(pass, 0) : end;
     if (p->block_begin == 0)
-        embed(pass, x);
+        pass_embed(pass, x);
     else
         boundary_read(pass, in, x);
     if (p->block_begin > 0)

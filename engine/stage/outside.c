@@ -183,7 +183,7 @@ int blocks_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool g
     const struct stage_options *o = &stage->options;
     if (o->outside.block_begin == o->outside.block_end)
         return 0;
-    bool head = end == stage->config.layers + 2;
+    bool head = stage_has_head(stage, end);
     if (head && stage->layout.shares_table && begin > 0 && block_bound(stage, 0, gradients, err) != 0)
         return -1;
     for (uint32_t b = begin; b < end; b++)

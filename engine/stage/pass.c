@@ -63,7 +63,7 @@ static void embed_tokens(struct stage_pass *pass, struct operand out)
                                               .step = pass_meta(pass, l->step, DTYPE_U32)}});
 }
 
-void embed(struct stage_pass *pass, struct operand out)
+void pass_embed(struct stage_pass *pass, struct operand out)
 {
     embed_tokens(pass, out);
     embedding_forward(pass, out);
@@ -93,7 +93,7 @@ static void embed_backward(struct stage_pass *pass, struct operand d)
                                                  .dtable = tensor_gradient(block, table)}});
 }
 
-void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after)
+void pass_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after)
 {
     uint32_t layers = stage->config.layers, offset = stage->layout.layer_begin + 1;
     begin = begin > 1 ? begin : 1;
@@ -107,11 +107,12 @@ static struct operand forward_entry(const struct stage_pass *pass, uint32_t begi
                                     struct operand out, bool keep)
 {
     uint32_t first, after;
-    range_layers(pass->stage, begin, end, &first, &after);
+    pass_layers(pass->stage, begin, end, &first, &after);
     return first < after ? pass_x(pass, keep ? first : 0) : out;
 }
 
-/* Reads a boundary tensor and what is behind it, or writes both, in front of block `block`. */
+/* Moves the boundary tensor in front of block `block`, and the values that lie behind it in the boundary's
+ * buffer (beside.h), into the pass. tensors_write moves them out of it. */
 static void tensors_read(struct stage_pass *pass, const struct boundary_tensor *in, uint32_t block,
                          bool gradient, struct operand x)
 {
@@ -131,10 +132,10 @@ static void blocks_forward(struct stage_pass *pass, uint32_t begin, uint32_t end
                            const struct boundary_tensor *in, struct operand out, bool keep)
 {
     uint32_t first, after;
-    range_layers(pass->stage, begin, end, &first, &after);
+    pass_layers(pass->stage, begin, end, &first, &after);
     struct operand entry = forward_entry(pass, begin, end, out, keep);
     if (begin == 0)
-        embed(pass, entry);
+        pass_embed(pass, entry);
     else if (!pass->padded)
         tensors_read(pass, in, begin, false, entry);
     for (uint32_t i = first; i < after; i++) {
@@ -262,7 +263,7 @@ static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end
 static void forward_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
-    bool head = range->end == stage->config.layers + 2, last = range->end == stage->options.block_end;
+    bool head = stage_has_head(stage, range->end), last = range->end == stage->options.block_end;
     struct boundary_tensor enters = boundary_in(stage, range->begin, range->in),
                            leaves = boundary_out(stage, range->end, range->out);
     struct operand end = boundary_end(pass, range->end, &leaves);
@@ -292,7 +293,7 @@ static void head_queue(struct stage_pass *pass, const struct pass_range *range)
 
 static void forward_run(struct stage_pass *pass, const struct pass_range *range)
 {
-    const bool head = range->end == pass->stage->config.layers + 2;
+    const bool head = stage_has_head(pass->stage, range->end);
     struct boundary_tensor enters = boundary_in(pass->stage, range->begin, range->in),
                            leaves = boundary_out(pass->stage, range->end, range->out);
     pass_pad(pass);
@@ -312,7 +313,7 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
                          struct err *err)
 {
     uint32_t tokens = batch->row_start[batch->rows];
-    bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
+    bool head = stage_has_head(stage, block_end), first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
     uint64_t tail = ROUTER_BOTH * router_values(stage, batch, saved != NULL);
     struct boundary_tensor enters = boundary_in(stage, block_begin, in),
@@ -373,11 +374,11 @@ static void blocks_backward(struct stage_pass *pass, const struct pass_range *ra
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
     bool learns = begin == 0 && embedding_learns(stage);
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
-    if (end == stage->config.layers + 2)
+    if (stage_has_head(stage, end))
         beside_move(pass, grad_in, end - 1, true, true);
     else if (grad_in->buffer && !pass->padded)
         tensors_read(pass, grad_in, end, true, d);
-    range_layers(stage, begin, end, &first, &after);
+    pass_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;) {
         layer_recompute(pass, i, pass_x(pass, i), HALF_BOTH);
         layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer || learns, part, HALF_BOTH);
@@ -391,7 +392,7 @@ static void blocks_backward(struct stage_pass *pass, const struct pass_range *ra
 static void backward_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     const struct stage *stage = pass->stage;
-    bool head = range->end == stage->config.layers + 2;
+    bool head = stage_has_head(stage, range->end);
     struct boundary_tensor enters = boundary_out(stage, range->end, range->in),
                            leaves = boundary_in(stage, range->begin, range->out);
     if (range->end == stage->options.block_end && !head)
@@ -408,7 +409,7 @@ static void backward_run(struct stage_pass *pass, const struct pass_range *range
                            leaves = boundary_in(stage, range->begin, range->out);
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
     pass_pad(pass);
-    if (range->end == stage->config.layers + 2)
+    if (stage_has_head(stage, range->end))
         head_backward(pass);
     else if (pass->padded && range->in)
         padded_enter(pass, &enters, range->end, true, d);
@@ -420,13 +421,13 @@ static void backward_run(struct stage_pass *pass, const struct pass_range *range
 static void weights_queue(struct stage_pass *pass, const struct pass_range *range)
 {
     uint32_t first, after;
-    range_layers(pass->stage, range->begin, range->end, &first, &after);
+    pass_layers(pass->stage, range->begin, range->end, &first, &after);
     for (uint32_t i = after; i-- > first;)
         layer_backward(pass, i, pass_x(pass, i), true, BACKWARD_OF_WEIGHT, HALF_BOTH);
 }
 
-int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                   struct err *err)
+int pass_backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                        struct err *err)
 {
     if (!saved || !saved->taken || saved->stage != stage)
         return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
@@ -442,14 +443,14 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                           uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
                           struct buffer *grad_out, struct err *err)
 {
-    bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
+    bool head = stage_has_head(stage, block_end), first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
     bool needs = !head && !(block_end == 1 && !grad_in && !embedding_learns(stage));
     uint32_t tokens = batch->row_start[batch->rows];
     uint64_t tail = ROUTER_COUNTS * router_values(stage, batch, true);
     struct boundary_tensor enters = boundary_out(stage, block_end, grad_in),
                            leaves = boundary_in(stage, block_begin, grad_out);
-    if (backward_check(stage, batch, saved, err) != 0)
+    if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, &enters, tokens,
@@ -479,7 +480,7 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
 {
     if (!stage->options.split)
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
-    if (backward_check(stage, batch, saved, err) != 0)
+    if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         blocks_bound(stage, block_begin, block_end, true, err) != 0) {

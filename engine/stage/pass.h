@@ -20,12 +20,12 @@ struct stage_pass {
     uint32_t cache_begin;
 };
 
-int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
-                   struct err *err);
+int pass_backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                        struct err *err);
 struct stage_pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err);
-void embed(struct stage_pass *pass, struct operand out);
+void pass_embed(struct stage_pass *pass, struct operand out);
 /* The layers among blocks [begin, end), counted from the stage's first layer. */
-void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after);
+void pass_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after);
 
 /* Operands of a pass: pass_meta is in the description of the micro-batch, pass_x is a layer's input. Layers
  * count from 0 within the stage. */

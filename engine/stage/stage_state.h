@@ -53,6 +53,12 @@ struct stage {
     float loss_scale;
 };
 
+/* Returns whether blocks that end at `end` include the final norm and head. */
+static inline bool stage_has_head(const struct stage *stage, uint32_t end)
+{
+    return end == stage->config.layers + 2;
+}
+
 struct block_state *stage_block(const struct stage *stage, uint32_t block);
 /* The operands of a tensor and of its gradient (which only trained tensors have). A tensor of experts has one
  * copy per expert; these are the operands of the first copy. */

@@ -35,7 +35,7 @@ struct list_reason {
 struct list_entry {
     uint32_t place, reason;
 };
-enum { PLACE_NONE = UINT32_MAX };
+#define PLACE_NONE UINT32_MAX
 
 struct pass_list {
     size_t count;

@@ -21,7 +21,8 @@ enum { CLASSES_MAX = 128 };
 #define RETRY_US 5000000
 
 /* Values of class_at. Any other value is the index of the class in queue.classes, plus 1. */
-enum { CLASS_LEFT_OUT = 0, CLASS_CHOSEN = UINT32_MAX };
+enum { CLASS_LEFT_OUT = 0 };
+#define CLASS_CHOSEN UINT32_MAX
 
 /* ---- choosing the jobs ---- */
 

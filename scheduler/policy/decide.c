@@ -29,7 +29,9 @@ struct considered {
     uint32_t plan;
 };
 
-enum { NO_PLAN = UINT32_MAX };
+#define NO_PLAN UINT32_MAX
+/* Jobs lie in memory in another order than that of the queue: the processor fetches them so many ahead. */
+enum { JOBS_AHEAD = 16 };
 
 static int wait_for(struct considered *c, enum policy_reason reason, int64_t subject)
 {
@@ -40,11 +42,11 @@ static int wait_for(struct considered *c, enum policy_reason reason, int64_t sub
 }
 
 /* Looks for a plan on free devices with which the job ends before those devices are reserved for other jobs.
- * Returns an enum policy_fit with *start, or -1. *keeper is a device whose reservation begins too early for
+ * Returns an enum policy_fit with *start, or -1. *reserved is a device whose reservation begins too early for
  * the job, or POLICY_DEVICES_MAX. */
-static int find_now(struct decision *x, struct considered *c, struct reserve_start *start, size_t *keeper)
+static int find_now(struct decision *x, struct considered *c, struct reserve_start *start, size_t *reserved)
 {
-    *keeper = POLICY_DEVICES_MAX;
+    *reserved = POLICY_DEVICES_MAX;
     if (reserve_windows(&x->reserve, &x->answers, x->err) < 0)
         return -1;
     for (size_t window = 0; window < x->reserve.window_count;) {
@@ -58,8 +60,8 @@ static int find_now(struct decision *x, struct considered *c, struct reserve_sta
         const size_t kept = reserve_kept_before(&x->reserve, plan, start);
         if (kept == POLICY_DEVICES_MAX)
             return FIT_YES;
-        if (*keeper == POLICY_DEVICES_MAX)
-            *keeper = kept;
+        if (*reserved == POLICY_DEVICES_MAX)
+            *reserved = kept;
         const int64_t needed_us =
             x->reserve.leaving ? reserve_reach(&x->reserve, plan, start->starts_us) : start->ends_us;
         for (window++; window < x->reserve.window_count; window++)
@@ -71,14 +73,14 @@ static int find_now(struct decision *x, struct considered *c, struct reserve_sta
 
 /* Does the same as find_now, on the devices of `only` alone. */
 static int find_now_within(struct decision *x, struct considered *c, const struct device_set *only,
-                           struct reserve_start *start, size_t *keeper)
+                           struct reserve_start *start, size_t *reserved)
 {
     const struct device_set free_devices = x->reserve.free;
     device_set_intersect(&x->reserve.free, only);
     if (device_set_equal(&free_devices, &x->reserve.free))
-        return find_now(x, c, start, keeper);
+        return find_now(x, c, start, reserved);
     x->reserve.changed = true;
-    const int fit = find_now(x, c, start, keeper);
+    const int fit = find_now(x, c, start, reserved);
     x->reserve.free = free_devices;
     x->reserve.changed = true;
     return fit;
@@ -124,11 +126,11 @@ static void name_last(struct decision *x, struct considered *c, const struct res
     if (before && before->ends_us > x->reserve.free_us[last])
         wait_for(c, reason == REASON_DEVICES ? REASON_RESERVED : reason, before->job);
     else if (device->held_by == HOLDER_NONE && device->kept_by == HOLDER_JOB)
-        wait_for(c, reason, device->keeper);
+        wait_for(c, reason, device->reserved_for);
     else if (device->held_by == HOLDER_INTERVAL && reason == REASON_DEVICES)
         wait_for(c, REASON_INTERVAL, device->holder);
     else if (device->kept_by == HOLDER_INTERVAL && (device->held_by == HOLDER_NONE || booked == last))
-        wait_for(c, REASON_INTERVAL, device->keeper);
+        wait_for(c, REASON_INTERVAL, device->reserved_for);
     else
         wait_for(c, reason, device->holder);
 }
@@ -188,7 +190,10 @@ static int wait_for_absent(struct decision *x, struct considered *c)
 static int take_over(struct decision *x, struct considered *c, int64_t ends_us)
 {
     struct reserve_start start;
-    const struct preempt_job of = {(size_t)(c->job - x->snapshot->jobs), c->question, &c->among, ends_us};
+    const struct preempt_job of = {.index = (size_t)(c->job - x->snapshot->jobs),
+                                   .question = c->question,
+                                   .among = &c->among,
+                                   .ends_us = ends_us};
     const size_t before = x->preempt.count;
     const int fit = preempt_find(&x->preempt, &x->reserve, &x->answers, &of, &start, x->err);
     if (fit != FIT_YES)
@@ -251,7 +256,7 @@ static int claim(struct decision *x, struct considered *c)
 
 /* Handles a job that cannot start now: reserves a later start, if the decision may still make a
  * reservation. */
-static int wait_for_release(struct decision *x, struct considered *c, size_t keeper)
+static int wait_for_release(struct decision *x, struct considered *c, size_t reserved)
 {
     uint32_t plan;
     c->question.set = x->there_set;
@@ -265,13 +270,13 @@ static int wait_for_release(struct decision *x, struct considered *c, size_t kee
     const int claimed = x->claims < POLICY_RESERVATIONS_MAX ? claim(x, c) : 0;
     if (claimed != 0)
         return claimed < 0 ? -1 : 0;
-    if (keeper < POLICY_DEVICES_MAX) {
-        const struct device_claim *device = &x->reserve.devices[keeper];
+    if (reserved < POLICY_DEVICES_MAX) {
+        const struct device_claim *device = &x->reserve.devices[reserved];
         return wait_for(c, device->kept_by == HOLDER_INTERVAL ? REASON_INTERVAL : REASON_RESERVED,
-                        device->keeper);
+                        device->reserved_for);
     }
-    /* For whom it waits: who holds the devices that it may claim, where these are fewer than those that are
-     * there. */
+    /* It waits for the last holder of the devices that it may claim, if it fits on these alone, else of all
+     * devices that are there. */
     const int64_t among = width_set(&x->answers, &c->among, x->err);
     uint32_t own;
     if (among < 0)
@@ -346,23 +351,23 @@ static int find_among(struct decision *x, struct considered *c)
 
 /* Finds a start now for a job that no reservation holds up. The devices may include those whose owners have
  * waiting jobs, since these jobs were considered before. */
-static int find_start(struct decision *x, struct considered *c, struct reserve_start *start, size_t *keeper)
+static int find_start(struct decision *x, struct considered *c, struct reserve_start *start, size_t *reserved)
 {
     const int fit = find_among(x, c);
     if (!c->job->avoid || fit < 0)
-        return fit < 0 ? -1 : find_now(x, c, start, keeper);
+        return fit < 0 ? -1 : find_now(x, c, start, reserved);
     if (fit == FIT_PENDING)
         return fit;
     struct device_set only = x->reserve.there;
     if (fit == FIT_YES)
         device_set_subtract(&only, c->job->avoid);
-    return find_now_within(x, c, &only, start, keeper);
+    return find_now_within(x, c, &only, start, reserved);
 }
 
 static int consider(struct decision *x, struct considered *c)
 {
     struct reserve_start start, later;
-    size_t keeper;
+    size_t reserved;
     uint16_t most;
     if (!limits_allow(&x->limits, x->snapshot, c->job, &most, c->action)) {
         c->action->verdict = VERDICT_WAIT;
@@ -370,13 +375,13 @@ static int consider(struct decision *x, struct considered *c)
     }
     c->question = (struct width_question){
         .shape = c->job->shape, .least = c->job->devices_least, .most = most, .fair = fair_part(x)};
-    const int fit = find_start(x, c, &start, &keeper);
+    const int fit = find_start(x, c, &start, &reserved);
     if (fit < 0)
         return -1;
     if (fit == FIT_PENDING)
         return wait_for_plan(x, c);
     if (fit == FIT_NO)
-        return wait_for_release(x, c, keeper);
+        return wait_for_release(x, c, reserved);
     const int yields = take_over(x, c, start.ends_us);
     if (yields != 0)
         return yields < 0 ? -1 : 0;
@@ -399,7 +404,7 @@ static int start_on_own(struct decision *x, struct considered *c)
     struct policy_action refused;
     struct reserve_start start;
     struct device_set only = x->preempt.own[c->job->account];
-    size_t keeper;
+    size_t reserved;
     uint16_t most;
     device_set_intersect(&only, &x->reserve.free);
     if (device_set_is_empty(&only) || !preempt_has_rivals(&x->preempt, c->job, x->waiting) ||
@@ -407,7 +412,7 @@ static int start_on_own(struct decision *x, struct considered *c)
         return 0;
     c->question = (struct width_question){
         .shape = c->job->shape, .least = c->job->devices_least, .most = most, .fair = fair_part(x)};
-    const int fit = find_now_within(x, c, &only, &start, &keeper);
+    const int fit = find_now_within(x, c, &only, &start, &reserved);
     if (fit != FIT_YES)
         return fit < 0 ? -1 : 0;
     start_job(x, c, &start, false);
@@ -499,8 +504,8 @@ static int walk(struct decision *x, const uint32_t *order, uint32_t *plans, stru
         return -1;
     for (size_t i = 0; i < x->snapshot->job_count; i++) {
         struct considered c = considered_at(x, order, actions, i);
-        if (i + 16 < x->snapshot->job_count) /* jobs lie in memory in another order than that of the queue */
-            __builtin_prefetch(&x->snapshot->jobs[order[i + 16]]);
+        if (i + JOBS_AHEAD < x->snapshot->job_count)
+            __builtin_prefetch(&x->snapshot->jobs[order[i + JOBS_AHEAD]]);
         if (actions[i].verdict == VERDICT_START)
             continue;
         if (consider(x, &c) < 0)
@@ -552,8 +557,12 @@ int policy_decide(const struct policy_snapshot *snapshot, const struct policy_se
         goto out;
     for (size_t i = 0; i < snapshot->job_count; i++)
         actions[i].plan = plans[i] == NO_PLAN ? NULL : &x->answers.plans[plans[i]];
-    *decision = (struct policy_decision){snapshot->job_count, actions,          x->answers.plan_count,
-                                         x->answers.plans,    x->preempt.count, x->preempt.list};
+    *decision = (struct policy_decision){.count = snapshot->job_count,
+                                         .actions = actions,
+                                         .plan_count = x->answers.plan_count,
+                                         .plans = x->answers.plans,
+                                         .preemption_count = x->preempt.count,
+                                         .preemptions = x->preempt.list};
     actions = NULL;
     x->preempt.list = NULL;
     x->answers.plans = NULL;

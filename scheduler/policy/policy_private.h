@@ -110,7 +110,7 @@ struct device_claim {
     /* the job or interval that holds the device now, or the device's own index while it is away */
     int64_t holder;
     /* the job or interval for which the device is reserved from until_us[device] on */
-    int64_t keeper;
+    int64_t reserved_for;
     enum holder_kind held_by, kept_by;
 };
 

@@ -76,7 +76,7 @@ static void take_intervals(struct reserve_state *reserve)
             reserve->booked = true;
             if (interval->begins_us < reserve->until_us[d]) {
                 reserve->until_us[d] = interval->begins_us;
-                device->keeper = interval->id;
+                device->reserved_for = interval->id;
                 device->kept_by = HOLDER_INTERVAL;
             }
             if (interval->begins_us < device->booked_us) {
@@ -101,8 +101,8 @@ void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *s
     for (size_t d = 0; d < snapshot->device_count; d++) {
         const bool there = device_set_has(&snapshot->present, d) && !device_set_has(&snapshot->unfit, d);
         struct device_claim *device = &reserve->devices[d];
-        *device =
-            (struct device_claim){.booked_us = INT64_MAX, .leaves_us = INT64_MAX, .holder = -1, .keeper = -1};
+        *device = (struct device_claim){
+            .booked_us = INT64_MAX, .leaves_us = INT64_MAX, .holder = -1, .reserved_for = -1};
         reserve->free_us[d] = now_us;
         reserve->until_us[d] = INT64_MAX;
         device_set_add(&reserve->all, d);
@@ -356,7 +356,7 @@ void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan,
         struct device_claim *device = &reserve->devices[d];
         if (start->starts_us < reserve->until_us[d]) {
             reserve->until_us[d] = start->starts_us;
-            device->keeper = job;
+            device->reserved_for = job;
             device->kept_by = HOLDER_JOB;
         }
         reserve->changed = reserve->changed || device_set_has(&reserve->free, d);

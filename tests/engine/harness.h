@@ -45,7 +45,7 @@ struct trial {
     struct rand_stream stream;
     struct array arrays[OP_OPERANDS_MAX];
     uint32_t count;
-    const char *where; /* name of the case, for messages */
+    char where[96]; /* the case and, after a run, the device, for messages */
 };
 
 struct slope {
@@ -304,7 +304,7 @@ static inline void trial_create(struct trial *t, const struct op_case *c, uint64
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     memset(t, 0, sizeof(*t));
-    t->where = c->name;
+    snprintf(t->where, sizeof(t->where), "%s", c->name);
     rand_stream_init(&t->stream, 23, seed);
     c->draw(t);
     op_complete(&t->op);
@@ -396,10 +396,12 @@ static inline void expected_check(const struct trial *t, const struct op_case *c
         if (!element_is_own(a, i) || same || off <= tolerance * scale)
             continue;
         if (!(off <= c->flip * scale) || ++flips > most)
-            fail_msg("%s: %s[%llu, %llu] is %.9g, not %.9g, of %.3g (%llu of %llu such)", t->where,
-                     a->use.name, (unsigned long long)(i / a->use.ld), (unsigned long long)(i % a->use.ld),
-                     got, a->value[i], scale, (unsigned long long)flips,
-                     (unsigned long long)(a->use.rows * a->use.width));
+            fail_msg(
+                "%s: %s[%llu, %llu] is %.9g, not %.9g: %.3g off, of %.3g that any value and %.3g that %llu "
+                "values may be off (%llu are)",
+                t->where, a->use.name, (unsigned long long)(i / a->use.ld),
+                (unsigned long long)(i % a->use.ld), got, a->value[i], off, tolerance * scale,
+                c->flip * scale, (unsigned long long)(c->flip > 0 ? most : 0), (unsigned long long)flips);
     }
 }
 
@@ -455,14 +457,14 @@ static inline void trial_check(struct trial *t, const struct op_case *c, uint8_t
 }
 
 static inline void bits_check(const struct trial *t, uint8_t *const *first, uint8_t *const *second,
-                              const struct candidate *which)
+                              const struct candidate *than)
 {
     for (uint32_t i = 0; i < t->count; i++) {
         const struct array *a = &t->arrays[i];
         if (memcmp(first[i], second[i], (a->lead + a->count + PAD_MAX) * dtype_bytes(a->use.operand.dtype)) !=
             0)
-            fail_msg("%s: %s has other bits on %s with %u threads", t->where, a->use.name, which->kind,
-                     which->threads);
+            fail_msg("%s: %s has other bits than on %s with %u threads", t->where, a->use.name, than->kind,
+                     than->threads);
     }
 }
 
@@ -475,10 +477,15 @@ static inline void trial_run_all(struct trial *t, struct device *const *devices,
         bool ran = trial_run(t, devices[d], candidates[d].partial, after[d]);
         while (candidates[leader].group != candidates[d].group)
             leader++;
+        snprintf(t->where, sizeof(t->where), "%s on %s, %s, %u threads", c->name, candidates[d].kind,
+                 candidates[d].isa ? candidates[d].isa
+                 : bench_isa       ? bench_isa
+                                   : "best instructions",
+                 candidates[d].threads);
         if (ran && leader == d)
             trial_check(t, c, after[d]);
         else if (ran)
-            bits_check(t, after[leader], after[d], &candidates[d]);
+            bits_check(t, after[leader], after[d], &candidates[leader]);
     }
     for (uint32_t d = 0; d < CANDIDATES; d++)
         for (uint32_t i = 0; i < t->count; i++)

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <math.h>
+
 #include "scheduler/policy/policy.h"
 #include "scheduler/policy_situations.h"
 #include "scheduler/simulate/speeds.h"
@@ -128,7 +130,7 @@ static void check_yields(const struct situation *s, const struct policy_snapshot
                          const struct policy_decision *decision)
 {
     if (decision->preemption_count != (s->rule == RULE_NONE ? 0u : 1u))
-        fail_msg("%s: %zu runs yield", s->what, decision->preemption_count);
+        fail_msg("%s: %zu runs yield, not %d", s->what, decision->preemption_count, s->rule != RULE_NONE);
     if (s->rule == RULE_NONE)
         return;
     const struct policy_preemption *one = &decision->preemptions[0];
@@ -137,6 +139,11 @@ static void check_yields(const struct situation *s, const struct policy_snapshot
         fail_msg("%s: run of job %lld yields to job %lld by rule %d", s->what,
                  (long long)snapshot->runs[one->run].job, (long long)snapshot->jobs[one->job].id,
                  (int)one->rule);
+}
+
+static double hours_from_now(int64_t at_us)
+{
+    return at_us == INT64_MAX ? INFINITY : (double)(at_us - NOW) / (double)HOUR;
 }
 
 static void check_situation(const struct situation *s)
@@ -176,10 +183,13 @@ static void check_situation(const struct situation *s)
     check_yields(s, &snapshot, &decision);
     if (action->verdict != s->verdict || action->reason != s->reason || action->subject != s->subject ||
         (s->starts_us != 0 && action->starts_us != s->starts_us) || (s->devices != 0 && taken != s->devices))
-        fail_msg("%s: verdict %d, reason %d of %lld, starts %.3f h from now on %llx", s->what,
-                 (int)action->verdict, (int)action->reason, (long long)action->subject,
-                 action->starts_us == INT64_MAX ? -1 : (double)(action->starts_us - NOW) / (double)HOUR,
-                 (unsigned long long)taken);
+        fail_msg("%s: verdict %d, reason %d of %lld, start in %.3f h on devices %llx; wanted verdict %d, "
+                 "reason %d "
+                 "of %lld, start in %.3f h on %llx (enums of policy.h; -1 h and 0: any)",
+                 s->what, (int)action->verdict, (int)action->reason, (long long)action->subject,
+                 hours_from_now(action->starts_us), (unsigned long long)taken, (int)s->verdict,
+                 (int)s->reason, (long long)s->subject, s->starts_us ? hours_from_now(s->starts_us) : -1,
+                 (unsigned long long)s->devices);
     policy_decision_fini(&decision);
 }
 
