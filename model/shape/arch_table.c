@@ -71,6 +71,16 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
     .bias = {.qkv = "attention_bias", .qkv_default = true}
 
+#define QWEN_SHARED                                                                                          \
+    .aux_coef = 0.001, .sparse = true, .experts_key = "num_experts",                                         \
+    .expert_ffn_key = "moe_intermediate_size", .shared_key = "shared_expert_intermediate_size",              \
+    .shared_scored = true
+
+#define SIGMOID_EXPERTS                                                                                      \
+    .sparse = true, .experts_key = "n_routed_experts", .expert_ffn_key = "moe_intermediate_size",            \
+    .shared_count_key = "n_shared_experts", .router_sigmoid = true, .router_biased = true,                   \
+    .dense = ARCH_DENSE_FIRST
+
 #define GPT_OSS_SIZES                                                                                        \
     .hidden = 2880, .layers = 36, .heads = 64, .ffn = 2880, .vocab = 201088, .max_positions = 131072,        \
     .kv_heads = 8, .head_dim = 64, .window = 128, .window_period = 2
@@ -637,16 +647,11 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                          .kv_heads = 16,
                          .norm_eps = 1e-6,
                          .theta = 1e4,
-                         .aux_coef = 0.001,
+                         QWEN_SHARED,
                          .window = 4096,
                          .max_window_layers = 28,
                          .windows = ARCH_WINDOW_EVEN,
                          .bias = {.qkv = "qkv_bias", .qkv_default = true},
-                         .sparse = true,
-                         .experts_key = "num_experts",
-                         .expert_ffn_key = "moe_intermediate_size",
-                         .shared_key = "shared_expert_intermediate_size",
-                         .shared_scored = true,
                          .dense = ARCH_DENSE_LISTED},
     [MODEL_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text",
                            .class_name = "Qwen3_5MoeForCausalLM",
@@ -661,14 +666,9 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                            .head_dim = 256,
                            .norm_eps = 1e-6,
                            .theta = 1e4,
-                           .aux_coef = 0.001,
+                           QWEN_SHARED,
                            QWEN_DELTA,
                            .rope_sections = true,
-                           .sparse = true,
-                           .experts_key = "num_experts",
-                           .expert_ffn_key = "moe_intermediate_size",
-                           .shared_key = "shared_expert_intermediate_size",
-                           .shared_scored = true,
                            .renormalise = true},
     [MODEL_QWEN3_NEXT] = {.model_type = "qwen3_next",
                           .class_name = "Qwen3NextForCausalLM",
@@ -683,14 +683,9 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                           .head_dim = 256,
                           .norm_eps = 1e-6,
                           .theta = 1e4,
-                          .aux_coef = 0.001,
+                          QWEN_SHARED,
                           QWEN_DELTA,
                           .delta_packed = true,
-                          .sparse = true,
-                          .experts_key = "num_experts",
-                          .expert_ffn_key = "moe_intermediate_size",
-                          .shared_key = "shared_expert_intermediate_size",
-                          .shared_scored = true,
                           .renormalise_default = true,
                           .dense = ARCH_DENSE_LISTED},
     [MODEL_GLM4_MOE] = {.model_type = "glm4_moe",
@@ -699,17 +694,11 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                         .kv_heads = 8,
                         .norm_eps = 1e-5,
                         .theta = 1e4,
+                        SIGMOID_EXPERTS,
                         .bias = {.qkv = "attention_bias"},
                         .partial_rotary = 0.5,
                         .qk_norm_key = "use_qk_norm",
-                        .sparse = true,
-                        .experts_key = "n_routed_experts",
-                        .expert_ffn_key = "moe_intermediate_size",
-                        .shared_count_key = "n_shared_experts",
-                        .router_sigmoid = true,
-                        .router_biased = true,
                         .renormalise_default = true,
-                        .dense = ARCH_DENSE_FIRST,
                         .dense_default = 1},
     [MODEL_DOTS1] = {.model_type = "dots1",
                      .class_name = "Dots1ForCausalLM",
@@ -719,16 +708,10 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .max_window_layers = 62,
                      .norm_eps = 1e-6,
                      .theta = 1e4,
+                     SIGMOID_EXPERTS,
                      .bias = BIASES_ATTENTION,
                      .windows = ARCH_WINDOW_BEHIND,
-                     .qk_norm = 1,
-                     .sparse = true,
-                     .experts_key = "n_routed_experts",
-                     .expert_ffn_key = "moe_intermediate_size",
-                     .shared_count_key = "n_shared_experts",
-                     .router_sigmoid = true,
-                     .router_biased = true,
-                     .dense = ARCH_DENSE_FIRST},
+                     .qk_norm = 1},
     [MODEL_ERNIE_MOE] = {.model_type = "ernie4_5_moe",
                          .class_name = "Ernie4_5_MoeForCausalLM",
                          .names = {[ARCH_ROUTER_BIAS] = {LAYER "mlp.moe_statics.e_score_correction_bias",
