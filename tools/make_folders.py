@@ -29,7 +29,7 @@ def rope(theta, **scaling):
 
 
 GEMMA3 = dict(head_dim=8, sliding_window=6, query_pre_attn_scalar=20, num_hidden_layers=7)
-PERMUTED = ("llama", "smollm3", "granite")  # whose converter interleaves the halves of a head
+PERMUTED = ("llama", "smollm3", "granite", "granitemoe")  # whose converter interleaves the halves of a head
 MIXED = {"num_experts": 4, "num_experts_per_tok": 2}
 # name: class before "Config", settings, GGUF architecture or None
 FAMILIES = {
@@ -50,7 +50,7 @@ FAMILIES = {
     "granite": ("Granite", dict(tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.25,
                                 attention_multiplier=0.125, logits_scaling=4.0), "granite"),
     "olmo2": ("Olmo2", {}, "olmo2"),
-    "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6), None),
+    "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6), "olmo2"),
     "helium": ("Helium", dict(head_dim=4), None),
     "ernie4-5": ("Ernie4_5", dict(head_dim=8), "ernie4_5"),
     "glm": ("Glm", dict(head_dim=8), None),
@@ -60,7 +60,8 @@ FAMILIES = {
     "ministral": ("Ministral", dict(head_dim=8, sliding_window=6,
                                     layer_types=["full_attention", "sliding_attention"]), None),
     "ministral3": ("Ministral3", dict(head_dim=8), None),
-    "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-6), None),
+    "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-6),
+             "lfm2"),
     "cwm": ("Cwm", dict(head_dim=8, num_hidden_layers=5, sliding_window=6), None),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2), "llama"),
     "qwen3-moe": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True,
@@ -81,11 +82,11 @@ FAMILIES = {
                                      linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
                                      linear_value_head_dim=8), None),
     "glm4-moe": ("Glm4Moe", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=8,
-                                 n_shared_experts=1, routed_scaling_factor=2.0, attention_bias=True), None),
+                                 n_shared_experts=1, routed_scaling_factor=2.0, attention_bias=True), "glm4moe"),
     "dots1": ("Dots1", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=2,
                             first_k_dense_replace=1, sliding_window=6, max_window_layers=1, num_hidden_layers=3), None),
     "ernie4-5-moe": ("Ernie4_5_Moe", dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=12,
-                                          moe_num_shared_experts=1), None),
+                                          moe_num_shared_experts=1), "ernie4_5-moe"),
     "gemma4": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
                                   sliding_window=6, num_hidden_layers=4, hidden_size_per_layer_input=0,
                                   layer_types=["sliding_attention", "full_attention"] * 2), None),
@@ -94,18 +95,32 @@ FAMILIES = {
     "gemma4-moe": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, sliding_window=6, hidden_size_per_layer_input=0,
                                       layer_types=["sliding_attention", "full_attention"], enable_moe_block=True,
                                       num_experts=4, top_k_experts=2, moe_intermediate_size=12), None),
-    "granitemoe": ("GraniteMoe", dict(num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.25), None),
+    "granitemoe": ("GraniteMoe", dict(num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.25), "granitemoe"),
     "granitemoeshared": ("GraniteMoeShared", dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=20,
                                                   tie_word_embeddings=True), None),
     "gemma4-small": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, sliding_window=6, num_hidden_layers=4,
                                         hidden_size_per_layer_input=4, vocab_size_per_layer_input=COMMON["vocab_size"],
                                         num_kv_shared_layers=2, use_double_wide_mlp=True,
                                         layer_types=["sliding_attention", "full_attention"] * 2), None),
+    "olmo3-yarn": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6, rope_parameters={
+        "full_attention": dict(rope_type="yarn", rope_theta=5e5, factor=8.0, attention_factor=1.2079441541679836,
+                               original_max_position_embeddings=8),
+        "sliding_attention": dict(rope_type="default", rope_theta=5e5)}), "olmo2"),
+    # without the dense layers and windows that llama.cpp has no keys for
+    "qwen2-moe-plain": ("Qwen2Moe", dict(MIXED, moe_intermediate_size=12, shared_expert_intermediate_size=20), "qwen2moe"),
+    "dots1-plain": ("Dots1", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=2,
+                                  first_k_dense_replace=1, max_window_layers=2, num_key_value_heads=4,
+                                  routed_scaling_factor=1.5), "dots1"),
+    "glm-square": ("Glm", dict(head_dim=4), "chatglm"),  # llama.cpp wants heads that fill the hidden values
+    "glm4-moe-normed": ("Glm4Moe", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=8,
+                                        n_shared_experts=1, use_qk_norm=True, norm_topk_prob=False), "glm4moe"),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
     FAMILIES["llama"] = ("Llama", {}, None)
     FAMILIES.pop("llama-bias", None)
+if not NEW:
+    FAMILIES.pop("olmo3-yarn", None)
 
 
 def make_model(kind, settings):
@@ -211,11 +226,11 @@ def layers_of(model, kind):
         if kind in ("Mistral", "Mixtral", "Phi3"):
             window = config.sliding_window
         emb = getattr(body, "rotary_emb", None) or attention.rotary_emb
-        local = kind.startswith(("Gemma3", "Gemma4")) and window
+        local = kind.startswith(("Gemma3", "Gemma4", "Olmo3")) and window
         if hasattr(emb, "full_attention_inv_freq"):
             freq = emb.sliding_attention_inv_freq if local else emb.full_attention_inv_freq
         else:
-            freq = body.rotary_emb_local.inv_freq if local else emb.inv_freq
+            freq = getattr(body, "rotary_emb_local", emb).inv_freq if local else emb.inv_freq
         out.append({"window": window or 0, "rotates": bool(getattr(attention, "use_rope", True)),
                     "inv_freq": freq.tolist(), "scale": getattr(attention, "scaling", attention.head_dim ** -0.5)})
     return out
@@ -248,12 +263,14 @@ def write_gguf(path, model, arch, kind):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(tensors["model.layers.0.feed_forward.w1.weight"].shape[0] if kind == "Lfm2"
+                                   else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_head_count_kv([0 if name == "conv" else config.num_key_value_heads for name in config.layer_types]
+                             if kind == "Lfm2" else config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
     parameters = getattr(config, "rope_parameters", None) or {}
     theta = parameters.get("full_attention", parameters).get("rope_theta") or config.rope_theta
     writer.add_rope_freq_base(theta)
@@ -262,27 +279,32 @@ def write_gguf(path, model, arch, kind):
     if kind == "Gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if kind == "Granite":
+    if kind.startswith("Granite"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if kind == "Glm4":
+    if kind.startswith("Glm"):
         writer.add_rope_dimension_count(head_dim // 2)
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
-    if experts:
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-    if kind == "GptOss":
+    if kind == "Olmo3":
+        writer.add_sliding_window_pattern([name == "sliding_attention" for name in config.layer_types])
+    if kind == "Lfm2":
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+    add_expert_keys(writer, config)
+    full = parameters.get("full_attention", parameters)
+    if full.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(parameters["factor"])
-        writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        if "attention_factor" in full:
+            writer.add_rope_scaling_yarn_attn_factor(full["attention_factor"])
+    if kind == "GptOss":
         tensors = {name + ".weight" if name.endswith("sinks") else name: value for name, value in tensors.items()}
-    if kind == "Qwen3Moe":
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     stacked = {}
     for name, value in tensors.items():
         value = value.float()
+        if name.endswith(("conv.conv.weight", "shared_expert_gate.weight")):  # the latter as in older files
+            value = value.squeeze()
         if kind.startswith("Gemma") and name.endswith("norm.weight"):
             value = value + 1
         if arch in PERMUTED and ".q_proj." in name:
@@ -311,8 +333,34 @@ def write_gguf(path, model, arch, kind):
     writer.close()
 
 
+def add_expert_keys(writer, config):
+    """The keys of mixtures that llama.cpp's converter writes, where a config has what they say."""
+    import gguf
+    for key, add in (("num_experts", writer.add_expert_count), ("num_local_experts", writer.add_expert_count),
+                     ("n_routed_experts", writer.add_expert_count), ("moe_num_experts", writer.add_expert_count),
+                     ("num_experts_per_tok", writer.add_expert_used_count), ("moe_k", writer.add_expert_used_count),
+                     ("n_group", writer.add_expert_group_count), ("topk_group", writer.add_expert_group_used_count),
+                     ("moe_intermediate_size", writer.add_expert_feed_forward_length),
+                     ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+                     ("n_shared_experts", writer.add_expert_shared_count),
+                     ("moe_num_shared_experts", writer.add_expert_shared_count),
+                     ("first_k_dense_replace", writer.add_leading_dense_block_count),
+                     ("moe_layer_start_index", writer.add_leading_dense_block_count),
+                     ("moe_layer_interval", writer.add_interleave_moe_layer_step)):
+        value = config.to_dict().get(key)
+        if value is not None:
+            add(value)
+    if hasattr(config, "routed_scaling_factor"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+    if hasattr(config, "moe_num_shared_experts"):  # what the converter takes for ERNIE's width
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size // config.num_key_value_heads)
+
+
 def gguf_name(names, name):
     """llama.cpp's own table; Mixtral's stacked experts stand there under its first release's name."""
+    name = name.replace("e_score_correction_bias", "e_score_correction.bias")
     if ".experts.w" in name:
         name = name.replace("model.", "", 1).replace("block_sparse_moe", "feed_forward")
     found = names.get_name(name, (".weight", ".bias"))

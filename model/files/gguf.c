@@ -610,6 +610,10 @@ static const struct entry *element(const struct gguf *g, const char *key, uint64
 bool gguf_array_i64(const struct gguf *gguf, const char *key, uint64_t index, int64_t *value)
 {
     const struct entry *e = element(gguf, key, index);
+    if (e && e->element == V_BOOL) {
+        *value = gguf->data[e->at + index] != 0;
+        return true;
+    }
     return e && e->element != V_STRING &&
            value_i64(gguf->data + e->at + index * value_bytes[e->element], e->element, value);
 }

@@ -65,6 +65,7 @@ bool gguf_bool(const struct gguf *gguf, const char *key, bool *value);
 bool gguf_string(const struct gguf *gguf, const char *key, const char **text, size_t *size);
 /* gguf_array() gives the elements' kind and number; the others read one element by index in constant time. */
 bool gguf_array(const struct gguf *gguf, const char *key, enum gguf_kind *kind, uint64_t *count);
+/* Takes truth values, too, as 0 and 1. */
 bool gguf_array_i64(const struct gguf *gguf, const char *key, uint64_t index, int64_t *value);
 bool gguf_array_f64(const struct gguf *gguf, const char *key, uint64_t index, double *value);
 bool gguf_array_string(const struct gguf *gguf, const char *key, uint64_t index, const char **text,

@@ -96,7 +96,8 @@ int arch_find_gguf(const char *text, size_t size, bool sparse)
 {
     for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
         const char *name = archs[i].gguf;
-        if (name && archs[i].sparse == sparse && strlen(name) == size && memcmp(name, text, size) == 0)
+        if (name && !archs[i].gguf_key && archs[i].sparse == sparse && strlen(name) == size &&
+            memcmp(name, text, size) == 0)
             return i;
     }
     return -1;
@@ -132,6 +133,10 @@ void arch_fill(struct model_config *c)
     c->v_norm = a->v_norm;
     c->layer_scaled = a->layer_scaled;
     c->expert_bias = a->expert_bias;
+    c->shared_packed = a->shared_packed;
+    c->shared_scored = a->shared_scored;
+    c->router_sigmoid = a->router_sigmoid;
+    c->router_biased = a->router_biased;
     c->norm_offset = a->norm_offset;
     if (a->embed_scaled)
         c->embed_scale = sqrt((double)c->hidden);

@@ -125,6 +125,7 @@ struct arch {
     const char *class_too;               /* another class that architectures[0] may name, or NULL */
     /* general.architecture of GGUF metadata; NULL: llama.cpp does not know the family */
     const char *gguf;
+    const char *gguf_key; /* the key that a GGUF has of this family, where another one has the same name */
     struct arch_name names[ARCH_TENSOR_COUNT]; /* names that differ from Llama's */
     const char *name_too; /* another name of the tensor name_too_of in Hugging Face files, or NULL */
     enum arch_tensor name_too_of;
@@ -203,7 +204,7 @@ struct arch {
     /* The following fields say what the GGUF converter changes, and what llama.cpp assumes without a key in
      * the file. */
     bool gguf_permutes;    /* rows of q and k within each head are interleaved */
-    bool gguf_renormalise; /* llama.cpp divides the chosen experts' weights by their sum */
+    bool gguf_renormalise; /* llama.cpp divides the weights by their sum where norm_topk_prob may be false */
     /* number of layers of the one size (27B) whose attention scores llama.cpp scales by 1 / sqrt(hidden /
      * heads); 0: none */
     uint32_t gguf_scaled_layers;

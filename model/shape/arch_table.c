@@ -26,7 +26,7 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_SHARED_UP] = {LAYER "mlp.shared_experts.up_proj", "blk.%u.ffn_up_shexp"},
     [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_experts.down_proj", "blk.%u.ffn_down_shexp"},
     [ARCH_SHARED_SCORE] = {LAYER "mlp.shared_expert_gate", "blk.%u.ffn_gate_inp_shexp"},
-    [ARCH_ROUTER_BIAS] = {LAYER "mlp.gate.e_score_correction_bias", NULL},
+    [ARCH_ROUTER_BIAS] = {LAYER "mlp.gate.e_score_correction_bias", "blk.%u.exp_probs_b"},
     [ARCH_ROUTER] = {LAYER "mlp.gate", "blk.%u.ffn_gate_inp"},
     [ARCH_EXPERT_GATE] = {LAYER "mlp.experts.%u.gate_proj", "blk.%u.ffn_gate_exps"},
     [ARCH_EXPERT_UP] = {LAYER "mlp.experts.%u.up_proj", "blk.%u.ffn_up_exps"},
@@ -62,9 +62,9 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
                                                                       LAYER "linear_attn.in_proj_ba", NULL}
 
 #define SHARED_EXPERT_NAMES                                                                                  \
-    [ARCH_SHARED_GATE] = {LAYER "mlp.shared_expert.gate_proj", NULL},                                        \
-    [ARCH_SHARED_UP] = {LAYER "mlp.shared_expert.up_proj", NULL},                                            \
-    [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_expert.down_proj", NULL}
+    [ARCH_SHARED_GATE] = {LAYER "mlp.shared_expert.gate_proj", "blk.%u.ffn_gate_shexp"},                     \
+    [ARCH_SHARED_UP] = {LAYER "mlp.shared_expert.up_proj", "blk.%u.ffn_up_shexp"},                           \
+    [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_expert.down_proj", "blk.%u.ffn_down_shexp"}
 
 #define GLM_SIZES                                                                                            \
     .hidden = 4096, .layers = 40, .heads = 32, .ffn = 13696, .vocab = 151552, .pad = 151329,                 \
@@ -86,7 +86,7 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     .kv_heads = 8, .head_dim = 64, .window = 128, .window_period = 2
 
 #define GRANITE_EXPERT_NAMES                                                                                 \
-    [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", NULL},                                           \
+    [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", "blk.%u.ffn_gate_inp"},                          \
     [ARCH_EXPERTS_GATE_UP] = {LAYER "block_sparse_moe.input_linear.weight", NULL},                           \
     [ARCH_EXPERTS_DOWN] = {LAYER "block_sparse_moe.output_linear.weight", NULL}
 
@@ -346,6 +346,8 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .no_pre_norms = true},
     [MODEL_OLMO3] = {.model_type = "olmo3",
                      .class_name = "Olmo3ForCausalLM",
+                     .gguf = "olmo2",
+                     .gguf_key = "attention.sliding_window",
                      .names = {OLMO_NORMS},
                      .hidden = 4096,
                      .layers = 32,
@@ -399,6 +401,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .rope_adjacent = true},
     [MODEL_GLM] = {.model_type = "glm",
                    .class_name = "GlmForCausalLM",
+                   .gguf = "chatglm",
                    .names = {[ARCH_GATE_UP] = {LAYER "mlp.gate_up_proj", "blk.%u.ffn_up"},
                              [ARCH_UP] = {LAYER "mlp.up_proj", NULL}},
                    GLM_SIZES,
@@ -517,18 +520,19 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                                    "\"original_max_position_embeddings\": 8192}"},
     [MODEL_LFM2] = {.model_type = "lfm2",
                     .class_name = "Lfm2ForCausalLM",
-                    .names = {[ARCH_NORM_FINAL] = {"model.embedding_norm", NULL},
-                              [ARCH_NORM_INPUT] = {LAYER "operator_norm", NULL},
-                              [ARCH_NORM_FFN] = {LAYER "ffn_norm", NULL},
-                              [ARCH_NORM_Q] = {LAYER "self_attn.q_layernorm", NULL},
-                              [ARCH_NORM_K] = {LAYER "self_attn.k_layernorm", NULL},
-                              [ARCH_O] = {LAYER "self_attn.out_proj", NULL},
-                              [ARCH_GATE] = {LAYER "feed_forward.w1", NULL},
-                              [ARCH_UP] = {LAYER "feed_forward.w3", NULL},
-                              [ARCH_DOWN] = {LAYER "feed_forward.w2", NULL},
-                              [ARCH_CONV_IN] = {LAYER "conv.in_proj", NULL},
-                              [ARCH_DELTA_OUT] = {LAYER "conv.out_proj", NULL},
-                              [ARCH_DELTA_CONV] = {LAYER "conv.conv", NULL}},
+                    .gguf = "lfm2",
+                    .names = {[ARCH_NORM_FINAL] = {"model.embedding_norm", "token_embd_norm"},
+                              [ARCH_NORM_INPUT] = {LAYER "operator_norm", "blk.%u.attn_norm"},
+                              [ARCH_NORM_FFN] = {LAYER "ffn_norm", "blk.%u.ffn_norm"},
+                              [ARCH_NORM_Q] = {LAYER "self_attn.q_layernorm", "blk.%u.attn_q_norm"},
+                              [ARCH_NORM_K] = {LAYER "self_attn.k_layernorm", "blk.%u.attn_k_norm"},
+                              [ARCH_O] = {LAYER "self_attn.out_proj", "blk.%u.attn_output"},
+                              [ARCH_GATE] = {LAYER "feed_forward.w1", "blk.%u.ffn_gate"},
+                              [ARCH_UP] = {LAYER "feed_forward.w3", "blk.%u.ffn_up"},
+                              [ARCH_DOWN] = {LAYER "feed_forward.w2", "blk.%u.ffn_down"},
+                              [ARCH_CONV_IN] = {LAYER "conv.in_proj", "blk.%u.shortconv.in_proj"},
+                              [ARCH_DELTA_OUT] = {LAYER "conv.out_proj", "blk.%u.shortconv.out_proj"},
+                              [ARCH_DELTA_CONV] = {LAYER "conv.conv", "blk.%u.shortconv.conv"}},
                     .hidden = 2560,
                     .layers = 32,
                     .heads = 32,
@@ -609,8 +613,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
          .sparse = true,
          .experts_key = "num_local_experts",
          .renormalise = true,
-         .gguf_permutes = true,
-         .gguf_renormalise = true},
+         .gguf_permutes = true},
     [MODEL_QWEN3_MOE] = {.model_type = "qwen3_moe",
                          .class_name = "Qwen3MoeForCausalLM",
                          .gguf = "qwen3moe",
@@ -642,6 +645,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .experts_key = "num_experts"},
     [MODEL_QWEN2_MOE] = {.model_type = "qwen2_moe",
                          .class_name = "Qwen2MoeForCausalLM",
+                         .gguf = "qwen2moe",
                          .names = {SHARED_EXPERT_NAMES},
                          .max_positions = 32768,
                          .kv_heads = 16,
@@ -690,6 +694,9 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                           .dense = ARCH_DENSE_LISTED},
     [MODEL_GLM4_MOE] = {.model_type = "glm4_moe",
                         .class_name = "Glm4MoeForCausalLM",
+                        .gguf = "glm4moe",
+                        .names = {[ARCH_NORM_FFN] = {LAYER "post_attention_layernorm",
+                                                     "blk.%u.post_attention_norm"}},
                         .max_positions = 131072,
                         .kv_heads = 8,
                         .norm_eps = 1e-5,
@@ -702,6 +709,7 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                         .dense_default = 1},
     [MODEL_DOTS1] = {.model_type = "dots1",
                      .class_name = "Dots1ForCausalLM",
+                     .gguf = "dots1",
                      .max_positions = 2048,
                      .kv_heads = 32,
                      .window = 4096,
@@ -714,8 +722,9 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
                      .qk_norm = 1},
     [MODEL_ERNIE_MOE] = {.model_type = "ernie4_5_moe",
                          .class_name = "Ernie4_5_MoeForCausalLM",
+                         .gguf = "ernie4_5-moe",
                          .names = {[ARCH_ROUTER_BIAS] = {LAYER "mlp.moe_statics.e_score_correction_bias",
-                                                         NULL}},
+                                                         "blk.%u.exp_probs_b"}},
                          .name_too = LAYER "mlp.gate.moe_statics.e_score_correction_bias",
                          .name_too_of = ARCH_ROUTER_BIAS,
                          .hidden = 2560,
@@ -762,12 +771,13 @@ const struct arch archs[MODEL_ARCH_COUNT] = {
          .expert_bias = true,
          .fused = ARCH_FUSED_TURNED,
          .gate_limit = 7,
-         .gate_alpha = 1.702,
-         .gguf_renormalise = true},
+         .gate_alpha = 1.702},
     [MODEL_GRANITE_MOE] = {.model_type = "granitemoe",
                            .class_name = "GraniteMoeForCausalLM",
+                           .gguf = "granitemoe",
                            .names = {GRANITE_EXPERT_NAMES},
-                           GRANITE_MIXTURE},
+                           GRANITE_MIXTURE,
+                           .gguf_permutes = true},
     [MODEL_GRANITE_SHARED] =
         {.model_type = "granitemoeshared",
          .class_name = "GraniteMoeSharedForCausalLM",

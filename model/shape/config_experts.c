@@ -90,10 +90,6 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
         jr_f64(r, "swiglu_limit", JR_OPTIONAL, 1e-6, 1e6, &c->gate_limit);
         jr_f64(r, "swiglu_alpha", JR_OPTIONAL, -1e6, 1e6, &c->gate_alpha);
     }
-    c->shared_packed = a->shared_packed;
-    c->shared_scored = a->shared_scored;
-    c->router_sigmoid = a->router_sigmoid;
-    c->router_biased = a->router_biased;
     /* what experts add to the residual stream has the factor of all that is added */
     c->router_scale = c->branch_scale;
     if (a->router_sigmoid) {

@@ -33,6 +33,8 @@ __attribute__((format(printf, 2, 3))) static void fail(struct reader *r, const c
 {
     char text[256];
     va_list args;
+    if (r->failed)
+        return;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
@@ -42,7 +44,8 @@ __attribute__((format(printf, 2, 3))) static void fail(struct reader *r, const c
 
 static void unsupported(struct reader *r, const char *what)
 {
-    err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %s is not supported", r->key, what);
+    if (!r->failed)
+        err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %s is not supported", r->key, what);
     r->failed = true;
 }
 
@@ -79,6 +82,25 @@ static bool get_f64(struct reader *r, const char *name, double least, double mos
     return !r->failed;
 }
 
+/* Reads a number that may be 0, up to that of layers or experts. */
+static void get_count(struct reader *r, const char *name, uint32_t *out)
+{
+    int64_t value;
+    *out = 0;
+    if (!gguf_i64(r->gguf, key_of(r, name), &value) || value != 0)
+        get_u32(r, name, false, MODEL_EXPERTS_MAX, out);
+}
+
+/* Refuses a number other than the one that is computed. */
+static void get_only(struct reader *r, const char *name, double only)
+{
+    double value;
+    if (!get_f64(r, name, -1e9, 1e9, &value) || value == only)
+        return;
+    err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %g is not supported; only %g is", r->key, value, only);
+    r->failed = true;
+}
+
 static int find_arch(const struct gguf *g, struct model_config *c, struct err *err)
 {
     const char *text;
@@ -91,6 +113,13 @@ static int find_arch(const struct gguf *g, struct model_config *c, struct err *e
     snprintf(key, sizeof(key), "%.*s.expert_count", shown, text);
     gguf_i64(g, key, &experts);
     int found = arch_find_gguf(text, size, experts > 0);
+    for (int i = found; i >= 0 && i < MODEL_ARCH_COUNT; i++) {
+        const struct arch *a = arch_of((enum model_arch)i);
+        if (!a->gguf_key || strcmp(a->gguf, arch_of((enum model_arch)found)->gguf) != 0)
+            continue;
+        snprintf(key, sizeof(key), "%s.%s", a->gguf, a->gguf_key);
+        found = gguf_kind(g, key) != GGUF_NONE ? i : found;
+    }
     arch_list(true, known, sizeof(known));
     if (found < 0)
         return err_set(err, ERR_UNSUPPORTED,
@@ -101,10 +130,38 @@ static int find_arch(const struct gguf *g, struct model_config *c, struct err *e
     return 0;
 }
 
+/* Reads how many key-value heads layers with attention have; the others have short convolutions. */
+static void read_layer_heads(struct reader *r, struct model_config *c)
+{
+    const char *key = key_of(r, "attention.head_count_kv");
+    int64_t heads, all = 0;
+    for (uint32_t i = 0; i < c->layers && !r->failed; i++)
+        if (!gguf_array_i64(r->gguf, key, i, &heads) || heads < 0 || heads > 4096)
+            fail(r, "has no number up to 4096 for layer %u", i);
+        else if (heads == 0)
+            model_layer_mark(c->conv_layer, i);
+        else if (all != 0 && heads != all)
+            unsupported(r, "layers with unlike numbers");
+        else
+            all = heads;
+    if (all == 0)
+        unsupported(r, "a model without attention");
+    c->kv_heads = (uint32_t)all;
+    c->conv_taps = 3;
+    if (get_u32(r, "shortconv.l_cache", true, 64, &c->conv_taps) && (c->conv_taps < 2 || c->conv_taps > 4))
+        unsupported(r, "a convolution of other than 2 to 4 tokens");
+    get_only(r, "attention.sliding_window", 0);
+}
+
 static void read_sizes(struct reader *r, struct model_config *c)
 {
+    uint32_t ahead = 0;
     get_u32(r, "embedding_length", true, 1 << 17, &c->hidden);
     get_u32(r, "block_count", true, MODEL_LAYERS_MAX, &c->layers);
+    get_count(r, "nextn_predict_layers", &ahead); /* layers behind the model's, which are not used */
+    if (ahead >= c->layers)
+        fail(r, "%u leaves no layer of block_count, %u", ahead, c->layers);
+    c->layers -= r->failed ? 0 : ahead;
     get_u32(r, "feed_forward_length", true, 1 << 20, &c->ffn);
     get_u32(r, "attention.head_count", true, 4096, &c->heads);
     c->kv_heads = c->heads;
@@ -113,7 +170,10 @@ static void read_sizes(struct reader *r, struct model_config *c)
     get_u32(r, "attention.key_length", false, 1024, &c->head_dim);
     c->norm_eps = 1e-5;
     get_f64(r, "attention.layer_norm_rms_epsilon", 1e-30, 1, &c->norm_eps);
-    get_u32(r, "attention.head_count_kv", false, 4096, &c->kv_heads);
+    if (r->arch->conv)
+        read_layer_heads(r, c);
+    else
+        get_u32(r, "attention.head_count_kv", false, 4096, &c->kv_heads);
     if (r->failed)
         return;
     if (c->heads % c->kv_heads != 0) {
@@ -131,10 +191,10 @@ static void read_sizes(struct reader *r, struct model_config *c)
 }
 
 /* Reads yarn's settings. As in llama.cpp, the factor of cosines and sines is attn_factor times the
- * paper's. */
+ * paper's; llama.cpp reads no yarn_attn_factor, in which its converter writes config.json's factor. */
 static void read_yarn(struct reader *r, const struct model_config *c, struct rope_config *rope)
 {
-    double times = 1, ignored = 0;
+    double times = 1, ignored = 0, whole = 1;
     rope->kind = ROPE_YARN;
     memset(rope->kind_name, 0, sizeof(rope->kind_name));
     memcpy(rope->kind_name, "yarn", 5);
@@ -146,7 +206,9 @@ static void read_yarn(struct reader *r, const struct model_config *c, struct rop
     get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
     get_f64(r, "rope.scaling.original_context_length", 1, 1e9, &rope->original_max_positions);
     get_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &times);
-    get_f64(r, "rope.scaling.yarn_attn_factor", 1e-6, 1e6, &times);
+    if (get_f64(r, "rope.scaling.yarn_attn_factor", 1e-6, 1e6, &whole) && whole != 1 &&
+        fabs(whole / (1 + 0.1 * log(rope->factor)) - 1) > 1e-4)
+        unsupported(r, "a factor other than yarn's own");
     get_f64(r, "rope.scaling.yarn_beta_fast", 1e-6, 1e6, &rope->beta_fast);
     get_f64(r, "rope.scaling.yarn_beta_slow", 1e-6, 1e6, &rope->beta_slow);
     if (get_f64(r, "rope.scaling.yarn_log_multiplier", -1e6, 1e6, &ignored) && ignored != 0)
@@ -170,7 +232,9 @@ static void read_rope(struct reader *r, struct model_config *c)
     c->rope_local_set = r->arch->rope_by_type;
     if (c->rope_local_set) {
         c->rope_local =
-            (struct rope_config){.theta = r->arch->theta_local, .kind_name = "default", .factor = 1};
+            (struct rope_config){.theta = r->arch->theta_local_key ? r->arch->theta_local : rope->theta,
+                                 .kind_name = "default",
+                                 .factor = 1};
         get_f64(r, "rope.freq_base_swa", 1, 1e12, &c->rope_local.theta);
     }
     gguf_string(r->gguf, key_of(r, "rope.scaling.type"), &kind, &size);
@@ -206,24 +270,33 @@ static void read_rope(struct reader *r, struct model_config *c)
 static void read_window(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
-    uint32_t period = a->window_period, window = 0;
-    /* OLMo 3 has OLMo 2's name */
-    if (a->no_pre_norms && get_u32(r, "attention.sliding_window", false, 1 << 30, &window) && window > 0)
-        unsupported(r, "windows");
+    const char *pattern = "attention.sliding_window_pattern";
+    uint32_t period = a->window_period;
+    enum gguf_kind kind;
+    uint64_t count;
     if (a->windows != ARCH_WINDOW_BUT_LAST && !a->packed_qkv)
         return;
     c->window = a->window;
     get_u32(r, "attention.sliding_window", false, 1 << 30, &c->window);
-    get_u32(r, "attention.sliding_window_pattern", false, MODEL_LAYERS_MAX, &period);
-    for (uint32_t i = 0; c->window && i < c->layers; i++)
-        if (period == 0 || (i + 1) % period != 0)
+    bool listed = gguf_array(r->gguf, key_of(r, pattern), &kind, &count);
+    if (!listed)
+        get_u32(r, pattern, false, MODEL_LAYERS_MAX, &period);
+    for (uint32_t i = 0; c->window && i < c->layers && !r->failed; i++) {
+        int64_t has = period == 0 || (i + 1) % period != 0;
+        if (listed && !gguf_array_i64(r->gguf, r->key, i, &has))
+            fail(r, "says nothing of layer %u", i);
+        if (has)
             model_layer_mark(c->window_layer, i);
+    }
 }
 
 /* Reads Granite's factors; llama.cpp divides the logits by its logit_scale. */
 static void read_multipliers(struct reader *r, struct model_config *c)
 {
     double logits = 1;
+    bool rotates = true;
+    if (gguf_bool(r->gguf, key_of(r, "rope.scaling.finetuned"), &rotates) && !rotates)
+        unsupported(r, "false, which stands for no rotation,");
     c->embed_scale = c->branch_scale = 1;
     c->attn_scale = 1 / sqrt((double)c->head_dim);
     get_f64(r, "embedding_scale", 1e-9, 1e9, &c->embed_scale);
@@ -248,6 +321,60 @@ static void read_scores(struct reader *r, struct model_config *c)
     get_f64(r, "final_logit_softcapping", 1e-6, 1e9, &c->logit_softcap);
 }
 
+/* Reads the router's settings. What llama.cpp computes without a key must not be contradicted by one. */
+static void read_router(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    bool always = a->renormalise || a->gguf_renormalise;
+    c->router_renormalise = always;
+    if (!gguf_bool(r->gguf, key_of(r, "expert_weights_norm"), &c->router_renormalise) &&
+        gguf_kind(r->gguf, r->key) != GGUF_NONE)
+        fail(r, "neither true nor false");
+    if (!a->router_sigmoid && c->router_renormalise != always)
+        unsupported(r, always ? "false" : "true");
+    get_only(r, "expert_gating_func", a->router_sigmoid ? 2 : 1); /* gguf-py's ExpertGatingFuncType */
+    get_only(r, "expert_group_count", 1);
+    get_only(r, "expert_group_used_count", 1);
+    c->router_scale = a->router_sigmoid ? 1 : c->branch_scale;
+    if (a->router_sigmoid)
+        get_f64(r, "expert_weights_scale", 1e-9, 1e9, &c->router_scale);
+    else
+        get_only(r, "expert_weights_scale", 1);
+    c->router_aux_coef = a->aux_coef;
+}
+
+/* Reads the shared expert's width, and how many of the first layers are dense. */
+static void read_shared(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    uint32_t shared = 0, dense = 0;
+    if (a->shared_count_key)
+        get_count(r, "expert_shared_count", &shared);
+    else
+        get_only(r, "expert_shared_count", 0);
+    if (a->shared_count_key && gguf_kind(r->gguf, r->key) == GGUF_NONE)
+        fail(r, "missing");
+    c->shared_ffn = shared * c->expert_ffn;
+    if (c->shared_ffn > 1 << 20)
+        fail(r, "%u experts of %u are too wide", shared, c->expert_ffn);
+    if (a->shared_key) {
+        c->shared_ffn = c->ffn;
+        get_u32(r, "expert_shared_feed_forward_length", false, 1 << 20, &c->shared_ffn);
+    } else if (!a->shared_count_key) {
+        get_only(r, "expert_shared_feed_forward_length", 0);
+    }
+    get_only(r, "interleave_moe_layer_step", 1);
+    if (a->dense == ARCH_DENSE_FIRST || a->dense == ARCH_DENSE_OUTSIDE)
+        get_count(r, "leading_dense_block_count", &dense);
+    else
+        get_only(r, "leading_dense_block_count", 0);
+    if (dense >= c->layers)
+        fail(r, "%u leaves no layer with experts", dense);
+    for (uint32_t i = 0; i < dense && !r->failed; i++)
+        model_layer_mark(c->dense_layer, i);
+    c->ffn = dense ? c->ffn : 0;
+}
+
 static void read_experts(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
@@ -255,16 +382,15 @@ static void read_experts(struct reader *r, struct model_config *c)
         return;
     get_u32(r, "expert_count", true, MODEL_EXPERTS_MAX, &c->experts);
     get_u32(r, "expert_used_count", true, MODEL_EXPERTS_MAX, &c->experts_active);
-    if (!r->failed && c->experts_active > c->experts)
+    if (c->experts_active > c->experts)
         fail(r, "%u is more than the %u experts", c->experts_active, c->experts);
     c->expert_ffn = c->ffn;
     if (a->expert_ffn_key)
         get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
     c->gate_limit = a->gate_limit;
     c->gate_alpha = a->gate_alpha;
-    c->router_renormalise = a->gguf_renormalise;
-    c->router_aux_coef = a->aux_coef;
-    c->ffn = 0; /* GGUF does not tell which layers of a mixture are dense, so all are sparse */
+    read_router(r, c);
+    read_shared(r, c);
 }
 
 static int read_table(const struct gguf *g, struct model_config *c, struct err *err)
@@ -295,6 +421,9 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
         return -1;
     r.arch = arch_of(c.arch);
     read_sizes(&r, &c);
+    bool causal = true;
+    if (gguf_bool(g, key_of(&r, "attention.causal"), &causal) && !causal)
+        unsupported(&r, "attention to later tokens");
     if (r.arch->query_beta && key_of(&r, "attention.temperature_scale"))
         unsupported(&r, "queries that grow with the position");
     read_rope(&r, &c);
@@ -304,6 +433,8 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     if (r.failed || read_table(g, &c, err) < 0)
         return -1;
     arch_fill(&c);
+    if (r.arch->qk_norm_key)
+        c.qk_norm = gguf_tensor_find(g, "blk.0.attn_q_norm.weight") != NULL;
     c.qkv_bias = gguf_tensor_find(g, c.packed_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias") != NULL;
     c.o_bias = gguf_tensor_find(g, "blk.0.attn_output.bias") != NULL;
     c.mlp_bias = gguf_tensor_find(g, "blk.0.ffn_up.bias") != NULL;

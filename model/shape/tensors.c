@@ -472,6 +472,14 @@ static int check_tensor(const struct block_tensor *want, void *arg)
         t->cols = cols;
         return 0;
     }
+    /* llama.cpp's converter drops dimensions of one */
+    if (check->model->gguf && t->rank < want->rank &&
+        (t->rank == 1 ? want->shape[0] == 1 && t->rows == cols
+                      : t->rows == want->shape[0] && t->cols == cols)) {
+        t->rank = want->rank;
+        t->rows = want->shape[0];
+        t->cols = cols;
+    }
     if (t->rank != want->rank || t->rows != want->shape[0] || t->cols != cols)
         return err_set(check->err, ERR_INVALID,
                        "the tensor \"%s\" is %llu x %llu (%u dimensions), but the config calls for %u x %llu",

@@ -42,9 +42,9 @@ static void families_are_found_by_each_of_their_names(void **state)
         const struct arch *arch = arch_of((enum model_arch)a);
         assert_int_equal(arch_find(arch->model_type), a);
         int gguf = arch->gguf ? arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse) : -1;
-        /* in GGUF Llama shares its name with Mistral, Ministral and InternLM 3 */
+        /* in GGUF Llama shares its name with Mistral, Ministral and InternLM 3, and OLMo 2 with OLMo 3 */
         bool llama = arch->gguf && !arch->sparse && strcmp(arch->gguf, "llama") == 0;
-        assert_int_equal(gguf, !arch->gguf ? -1 : llama ? MODEL_LLAMA : a);
+        assert_int_equal(gguf, !arch->gguf ? -1 : llama ? MODEL_LLAMA : arch->gguf_key ? MODEL_OLMO2 : a);
     }
     assert_int_equal(arch_outer_find("gemma3", NULL)->inner, MODEL_GEMMA3);
     assert_int_equal(arch_outer_find("mistral3", NULL)->inner, MODEL_MISTRAL);
@@ -53,6 +53,24 @@ static void families_are_found_by_each_of_their_names(void **state)
     assert_null(arch_outer_find("llama", NULL));
     assert_int_equal(arch_find("gemma3"), -1);
     assert_int_equal(arch_find_gguf("llama", 5, true), MODEL_MIXTRAL);
+}
+
+/* Checks the column of GGUF, the fourth of a row that begins at `row`: whether a file is read as the family,
+ * and whether an adapter is written for llama.cpp. */
+static void check_gguf_column(const char *row, enum model_arch family)
+{
+    const struct arch *a = arch_of(family);
+    bool first = a->gguf && arch_find_gguf(a->gguf, strlen(a->gguf), a->sparse) == (int)family;
+    bool read = (first || a->gguf_key) && !a->query_beta, adapter = a->gguf && a->fused != ARCH_FUSED_TURNED;
+    char want[40];
+    for (int column = 1; column < 4; column++)
+        row = strchr(row + 1, '|');
+    int length = snprintf(want, sizeof(want), "| %s%s%s |", read ? "read" : "", read && adapter ? ", " : "",
+                          adapter ? "adapter" : "");
+    if (!read && !adapter)
+        length = snprintf(want, sizeof(want), "| no |");
+    if (strncmp(row, want, (size_t)length) != 0)
+        fail_msg("docs/FAMILIES.md: %s: %.20s, not %s", a->model_type, row, want);
 }
 
 /* docs/FAMILIES.md has a row for each family. */
@@ -65,8 +83,10 @@ static void every_family_is_in_the_table_for_users(void **state)
     for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
         char row[80];
         snprintf(row, sizeof(row), "\n| `%s` |", arch_of((enum model_arch)a)->model_type);
-        if (!strstr(buf_str(&page), row))
+        const char *found = strstr(buf_str(&page), row);
+        if (!found)
             fail_msg("docs/FAMILIES.md has no row of %s", arch_of((enum model_arch)a)->model_type);
+        check_gguf_column(found + 1, (enum model_arch)a);
     }
     buf_fini(&page);
 }

@@ -401,6 +401,98 @@ static void rotary_scalings_of_a_gguf_are_those_of_a_config(void **state)
     scratch_remove(&scratch);
 }
 
+/* Reads the config of a small mixture whose file has one more key: a number, or 'true' or 'false'. */
+static int mixture_config(const char *arch, const char *key, const char *value, struct model_config *config,
+                          struct err *err)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } sizes[] = {{"block_count", 3},          {"embedding_length", 16},   {"feed_forward_length", 24},
+                 {"attention.head_count", 4}, {"expert_count", 4},        {"expert_used_count", 2},
+                 {"context_length", 64},      {"expert_shared_count", 2}, {"expert_feed_forward_length", 12}};
+    bool counted = strstr("glm4moe dots1 ernie4_5-moe", arch);
+    char name[128];
+    struct gguf_build b;
+    struct gguf *g;
+    gb_begin(&b, 3, 1, counted ? 11 : 10);
+    gb_key_text(&b, "general.architecture", arch);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        snprintf(name, sizeof(name), "%s.%s", arch, sizes[i].key);
+        if (counted || strcmp(sizes[i].key, "expert_shared_count") != 0)
+            gb_key_u32(&b, name, sizes[i].value);
+    }
+    snprintf(name, sizeof(name), "%s.%s", arch, key);
+    if (value[0] == 't' || value[0] == 'f') {
+        gb_text(&b, name);
+        gb_u32(&b, 7);
+        gb_bytes(&b, &(char){value[0] == 't'}, 1);
+    } else if (strchr(value, '.')) {
+        gb_key_f32(&b, name, strtof(value, NULL));
+    } else {
+        gb_key_u32(&b, name, (uint32_t)strtoul(value, NULL, 10));
+    }
+    gb_tensor(&b, "token_embd.weight", 40, 16, 0, 0);
+    gb_align(&b, 32);
+    gb_bytes(&b, NULL, 4 * 40 * 16);
+    must(open_bytes(b.data, b.size, &g, err), err);
+    int status = gguf_config(g, config, err);
+    gguf_close(g);
+    free(b.data);
+    return status;
+}
+
+static void what_a_mixture_says_is_computed_or_refused_by_its_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *key, *value;
+    } refused_keys[] = {
+        {"qwen2moe", "expert_gating_func", "2"},
+        {"qwen2moe", "expert_weights_norm", "true"},
+        {"qwen2moe", "expert_weights_scale", "2.5"},
+        {"qwen2moe", "leading_dense_block_count", "1"},
+        {"qwen2moe", "expert_shared_count", "1"},
+        {"qwen3moe", "expert_weights_norm", "false"},
+        {"qwen3moe", "expert_shared_feed_forward_length", "20"},
+        {"granitemoe", "expert_shared_feed_forward_length", "20"},
+        {"granitemoe", "rope.scaling.finetuned", "false"},
+        {"glm4moe", "expert_gating_func", "1"},
+        {"glm4moe", "attention.causal", "false"},
+        {"glm4moe", "expert_group_count", "8"},
+        {"glm4moe", "expert_group_used_count", "4"},
+        {"glm4moe", "leading_dense_block_count", "3"},
+        {"glm4moe", "nextn_predict_layers", "3"},
+        {"glm4moe", "expert_weights_norm", "1"},
+        {"ernie4_5-moe", "interleave_moe_layer_step", "2"},
+        {"ernie4_5-moe", "expert_weights_norm", "false"},
+        {"llama", "expert_shared_count", "1"},
+    };
+    static struct model_config config;
+    struct err err = {0};
+    for (size_t i = 0; i < sizeof(refused_keys) / sizeof(refused_keys[0]); i++) {
+        char key[128];
+        snprintf(key, sizeof(key), "gguf: %s.%s: ", refused_keys[i].arch, refused_keys[i].key);
+        if (mixture_config(refused_keys[i].arch, refused_keys[i].key, refused_keys[i].value, &config, &err) ==
+            0)
+            fail_msg("%s%s is accepted", key, refused_keys[i].value);
+        if (!strstr(err.text, key))
+            fail_msg("%s does not name %s", err.text, key);
+    }
+    must(mixture_config("glm4moe", "nextn_predict_layers", "1", &config, &err), &err);
+    assert_int_equal(config.layers, 2);
+    assert_true(config.router_sigmoid && config.router_biased && !config.router_renormalise);
+    assert_int_equal(config.shared_ffn, 24);
+    must(mixture_config("dots1", "expert_weights_norm", "true", &config, &err), &err);
+    assert_true(config.router_renormalise && config.router_scale == 1);
+    must(mixture_config("glm4moe", "expert_weights_scale", "2.5", &config, &err), &err);
+    assert_true(config.router_scale == 2.5);
+    must(mixture_config("qwen2moe", "expert_shared_feed_forward_length", "20", &config, &err), &err);
+    assert_true(config.shared_ffn == 20 && config.shared_scored && config.ffn == 0);
+    must(mixture_config("ernie4_5-moe", "leading_dense_block_count", "1", &config, &err), &err);
+    assert_true(config.ffn == 24 && !model_layer_is_sparse(&config, 0) && model_layer_is_sparse(&config, 1));
+}
+
 static void mutated_files_never_read_out_of_bounds(void **state)
 {
     (void)state;
@@ -460,6 +552,7 @@ int main(void)
         cmocka_unit_test(metadata_is_read_by_kind),
         cmocka_unit_test(every_block_type_gives_what_its_definition_says),
         cmocka_unit_test(rotary_scalings_of_a_gguf_are_those_of_a_config),
+        cmocka_unit_test(what_a_mixture_says_is_computed_or_refused_by_its_key),
         cmocka_unit_test(mutated_files_never_read_out_of_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,10 +15,12 @@ from test_loads import PYTHON, SOURCE, experts_adapter, load, logits, skip, writ
 
 FOLDERS = os.path.join(SOURCE, "tests", "data", "folders", "transformers5")
 # OLMoE is not here: llama.cpp loads it without grouped queries alone, and the tiny one has them.
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "smollm3", "mixtral", "qwen3-moe-plain")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "smollm3", "mixtral", "qwen3-moe-plain",
+            "qwen2-moe-plain", "glm4-moe", "glm4-moe-normed", "dots1-plain", "ernie4-5-moe", "granitemoe", "olmo3",
+            "olmo3-yarn", "glm-square", "lfm2")
 EXPERTS = ("mixtral", "qwen3-moe-plain")
 # Families whose q and k llama.cpp keeps in an order of its own.
-PERMUTED = ("llama", "smollm3", "mixtral")
+PERMUTED = ("llama", "smollm3", "mixtral", "granitemoe")
 # As long as the windows of the tiny models: llama.cpp computes Phi-3 without its window.
 IDS = [1, 17, 4, 39, 22, 8]
 TOLERANCE = 1e-3  # of the largest logit; Gemma: llama.cpp looks up gelu in a table of 16 bits
@@ -78,11 +80,15 @@ def run_llama_cpp(base, adapter, vocabulary):
 
 
 def make_adapter(base, folder):
-    """An adapter of every linear that peft finds, of values large enough to matter beside tiny weights."""
+    """An adapter of every linear that peft finds, of values large enough to matter beside tiny weights. Routers and shared
+    experts, whose modules share names with dense layers', have none."""
     import torch
     from peft import LoraConfig, get_peft_model
     model = load(base)
-    linear = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    if "shared_expert" in str(names):
+        names = [name for name in names if ".self_attn." in name]
+    linear = {name.rsplit(".", 1)[-1] for name in names if ".router." not in name}
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8,
                                              target_modules=sorted(linear - {"lm_head"})))
     torch.manual_seed(7)
