@@ -114,13 +114,15 @@ FAMILIES = {
     "glm-square": ("Glm", dict(head_dim=4), "chatglm"),  # llama.cpp wants heads that fill the hidden values
     "glm4-moe-normed": ("Glm4Moe", dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=8,
                                         n_shared_experts=1, use_qk_norm=True, norm_topk_prob=False), "glm4moe"),
+    "qwen2-moe-q8": ("Qwen2Moe", dict(MIXED, hidden_size=32, moe_intermediate_size=32, shared_expert_intermediate_size=64),
+                     "qwen2moe"),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
     FAMILIES["llama"] = ("Llama", {}, None)
     FAMILIES.pop("llama-bias", None)
 if not NEW:
-    FAMILIES.pop("olmo3-yarn", None)
+    FAMILIES = {name: f for name, f in FAMILIES.items() if name not in ("olmo3-yarn", "qwen2-moe-q8")}
 
 
 def make_model(kind, settings):
@@ -253,7 +255,8 @@ def permuted(value, heads):
     return value.reshape(heads, 2, dim // 2, -1).transpose(1, 2).reshape(value.shape)
 
 
-def write_gguf(path, model, arch, kind):
+def write_gguf(path, model, arch, kind, quantised=None):
+    """The model as llama.cpp's converter writes it; `quantised` is the type of its matrices but routers."""
     import gguf
     config, tensors = model.config, hub_tensors(model, kind)
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch),
@@ -315,11 +318,15 @@ def write_gguf(path, model, arch, kind):
             front, number, part, suffix = name.rsplit(".", 3)
             stacked.setdefault(f"{front}.{part}.{suffix}", []).append(value)
         else:
-            writer.add_tensor(gguf_name(names, name), value.contiguous().numpy())
+            packed = quantised if value.dim() == 2 and has_blocks(name, value) else None
+            value = value.contiguous().numpy()
+            writer.add_tensor(gguf_name(names, name), gguf.quants.quantize(value, packed) if packed else value,
+                              raw_dtype=packed)
     for name, values in stacked.items():
-        values, packed = torch.stack(values).numpy(), None
+        values, packed = torch.stack(values).numpy(), quantised
         if kind == "GptOss" and name.endswith(".weight"):
             packed = gguf.GGMLQuantizationType.MXFP4
+        if packed:
             blocks = gguf.quants.quantize(values, packed)
             assert (gguf.quants.dequantize(blocks, packed) == values).all(), name
             values = blocks
@@ -375,6 +382,29 @@ def make_gguf(folder, model, arch, kind, expected):
     (folder / "expected.json").write_text(json.dumps(expected))
 
 
+def has_blocks(name, value):
+    """As llama.cpp's quantiser has it: not routers, nor what does not fit."""
+    return value.dim() > 1 and value.shape[-1] % 32 == 0 and not name.endswith("gate.weight")
+
+
+def make_q8(folder, model, arch, kind):
+    """A GGUF of Q8_0, whose values the model has, and the loss of transformers in double precision."""
+    import gguf
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if has_blocks(name, value):
+                value.copy_(torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(value.numpy(), q8), q8)))
+    expected = expected_of(model, kind)
+    folder.mkdir()
+    write_gguf(folder / "model.gguf", model, arch, kind, q8)
+    ids = torch.randint(0, model.config.vocab_size, (1, 30))
+    model.config._experts_implementation = "eager"  # in double precision
+    with torch.no_grad():
+        expected.update(ids=ids.tolist(), labels=[[-100, *ids[0, 1:].tolist()]], loss=model.double()(ids, labels=ids).loss.item())
+    (folder / "expected.json").write_text(json.dumps(expected))
+
+
 def main():
     root, only = pathlib.Path(sys.argv[1]), sys.argv[2:]
     if not only:
@@ -385,6 +415,9 @@ def main():
             continue
         torch.manual_seed(number)
         folder, model = root / name, make_model(kind, settings)
+        if name.endswith("-q8"):
+            make_q8(root / (name + "-gguf"), model, arch, kind)
+            continue
         expected = expected_of(model, kind)  # before a cast rounds the rotary frequencies
         model.to(torch.bfloat16 if number % 2 else torch.float32).save_pretrained(folder, safe_serialization=True)
         for extra in folder.glob("generation_config.json"):

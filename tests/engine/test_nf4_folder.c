@@ -108,23 +108,25 @@ static void losses_are_those_of_transformers(void **state)
     assert_true(fabs(nf4 - want) <= 1e-5 * want); /* o_proj stays unquantised, as in the file. */
 }
 
-static void mxfp4_compare(const char *path)
+static void blocks_compare(const char *path)
 {
     double want, norms[2], packed = step_of(path, LAYER_BASE_PACKED, false, &want, &norms[0]),
                            fp32 = step_of(path, LAYER_BASE_F32, false, &want, &norms[1]);
-    print_message("MXFP4: %.8f packed, %.8f as fp32, %.8f by transformers\n", packed, fp32, want);
+    print_message("blocks: %.8f packed, %.8f as fp32, %.8f by transformers\n", packed, fp32, want);
     assert_true(fabs(packed - want) <= 1e-6 * want && fabs(fp32 - want) <= 1e-6 * want);
     assert_true(norms[1] > 0 && fabs(norms[0] - norms[1]) <= 1e-6 * norms[1]);
-    /* bf16 has the experts' values, but not those of the file's other matrices, which are in fp32 */
+    /* bf16 has the values of MXFP4, but not those of other blocks and of matrices in fp32 */
     assert_true(fabs(loss_of(path, LAYER_BASE_BF16, false, &want) - want) <= 1e-2 * want);
 }
 
-/* gguf-py's quantiser made the blocks of the second, from values that MXFP4 has. */
-static void a_packed_base_of_mxfp4_gives_transformers_loss(void **state)
+/* gguf-py's quantiser made the blocks of the last two, from values that they have: MXFP4, and Q8_0 with a
+ * shared expert. */
+static void a_packed_base_gives_transformers_loss(void **state)
 {
     (void)state;
-    mxfp4_compare(MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-mxfp4");
-    mxfp4_compare(MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-gguf");
+    blocks_compare(MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-mxfp4");
+    blocks_compare(MOTLEY_TEST_DATA "/folders/transformers5/gpt-oss-gguf");
+    blocks_compare(MOTLEY_TEST_DATA "/folders/transformers5/qwen2-moe-q8-gguf");
 }
 
 /* The config alone tells, too, which tensors are not quantised, and the model's description keeps it: the
@@ -276,7 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_that_bitsandbytes_dequantises),
         cmocka_unit_test(losses_are_those_of_transformers),
-        cmocka_unit_test(a_packed_base_of_mxfp4_gives_transformers_loss),
+        cmocka_unit_test(a_packed_base_gives_transformers_loss),
         cmocka_unit_test(what_is_skipped_is_part_of_the_models_description),
         cmocka_unit_test(a_base_holds_the_files_codes_and_scales),
         cmocka_unit_test(other_ways_to_quantise_are_refused_by_name),
