@@ -1,6 +1,7 @@
 """What tools/lint.py asks of documents: lines of at most 120 characters and paragraphs of at most 120 words, outside
 tables and code; links that lead somewhere; functions of docs/TOUR.md that are where it says; table cells that fit a
 screen; short sentences in what users read; and in README.md no measured number without a link to its result."""
+import fnmatch
 import os
 import re
 
@@ -60,6 +61,21 @@ def tour(text, read):
             there = None
         if not there:
             yield number, "tour", f"{path} has no function {name}()"
+
+
+# A room's README may name the tests to run first, a part's must: `api/jobs.py` is tests/api/test_jobs.py, `api/parse`
+# tests/api/test_parse.c.
+TESTS = re.compile(r"^Tests: (.*)\.$", re.M)
+
+
+def tests(text, files, must):
+    """Yields what is wrong with that line. files: of the whole tree."""
+    line = TESTS.search(text)
+    if must and not line:
+        yield 1, "tests", "no line `Tests: …` names the tests to run first"
+    for room, name in re.findall(r"`(\w+)/([\w.*]+)`", line.group(1) if line else ""):
+        if not fnmatch.filter(files, f"tests/{room}/test_{name}") + fnmatch.filter(files, f"tests/{room}/test_{name}.c"):
+            yield text.count("\n", 0, line.start()) + 1, "tests", f"{room}/{name} is not there"
 
 
 def plain(text):

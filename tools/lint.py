@@ -336,6 +336,9 @@ def main():
         if path.endswith(".md"):
             text = circles.read(path)
             found = [*documents.find(path, text), *documents.readable(path, text, ROOT)]
+            room, part = path.split("/")[0], path.split("/")[1:-1]
+            if room in MAY_INCLUDE and path.endswith("/README.md"):
+                found += documents.tests(text, files, part != [] and part[0] in PARTS.get(room, []))
             if path == "docs/DESIGN.md" and not layering.is_in(text):
                 report(path, 1, "layering", "its table is not what tools/layering.py prints")
             if path == "docs/TOUR.md":
