@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
@@ -24,7 +25,9 @@ enum {
     HEADERS_MAX = 32,
     DEFAULT_TIMEOUT_MS = 30000,
     DEFAULT_CONNECT_MS = 5000,
-    REDIRECTS_MAX = 10
+    REDIRECTS_MAX = 10,
+    PACKET_BYTES = 1280, /* what a way carries that loses larger packets, as IPv6 demands */
+    AGAIN_MS = 3000
 };
 
 struct http {
@@ -44,6 +47,8 @@ struct http {
     char barred[INET6_ADDRSTRLEN]; /* the last address that may_connect refused in this request; or "" */
     uint32_t connect_ms;
     char curl_text[CURL_ERROR_SIZE];
+    bool tls_begun;    /* the last request's connection was open */
+    int segment_bytes; /* most that a packet of TCP may carry, while that is tried; 0: any */
 };
 
 /* A request in flight. */
@@ -253,6 +258,7 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
 {
     (void)curl;
     struct http *http = arg;
+    http->tls_begun = true;
     if (http->pinned)
         tls_context_pin(context, http->pin);
     else if (http->ca_file && !http->web)
@@ -318,7 +324,11 @@ static curl_socket_t socket_open(void *arg, curlsocktype purpose, struct curl_so
         return CURL_SOCKET_BAD;
     }
     http->sent_away = http->local_only && !is_loopback(&to->addr);
-    return http->sent_away ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+    const int fd =
+        http->sent_away ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+    if (fd >= 0 && http->segment_bytes > 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &http->segment_bytes, sizeof(http->segment_bytes));
+    return fd;
 }
 
 static void connection_set_up(struct http *http)
@@ -352,6 +362,30 @@ static void connection_set_up(struct http *http)
     }
     if (http->unix_socket[0] != '\0')
         curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, http->unix_socket);
+}
+
+/* Looks why TLS stands still with a server that could be connected to: whether it goes on in small packets,
+ * and not in others, which then are lost on the way without anybody being told. */
+static bool packets_are_lost(struct http *http)
+{
+    curl_off_t secure_us = 0;
+    curl_easy_getinfo(http->curl, CURLINFO_APPCONNECT_TIME_T, &secure_us);
+    if (http->web || !http->tls_begun || secure_us > 0)
+        return false;
+    CURLcode code = CURLE_OK;
+    bool through[2] = {false}; /* small packets, and any: the server's certificate came */
+    for (int i = 0; i < 2 && (i == 0 || through[0]); i++) {
+        http->segment_bytes = i == 0 ? PACKET_BYTES - 60 : 0; /* less the headers of IPv6 and TCP */
+        curl_easy_reset(http->curl);
+        connection_set_up(http);
+        curl_easy_setopt(http->curl, CURLOPT_URL, http->url);
+        curl_easy_setopt(http->curl, CURLOPT_CONNECT_ONLY, 1L);
+        curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)AGAIN_MS);
+        code = curl_easy_perform(http->curl);
+        through[i] = code == CURLE_OK || code == CURLE_PEER_FAILED_VERIFICATION;
+    }
+    http->segment_bytes = 0;
+    return through[0] && code == CURLE_OPERATION_TIMEDOUT;
 }
 
 static void method_set_up(struct http_exchange *exchange)
@@ -393,7 +427,7 @@ static void method_set_up(struct http_exchange *exchange)
 
 static int curl_failed(const struct http_exchange *exchange, CURLcode code)
 {
-    const struct http *http = exchange->http;
+    struct http *http = exchange->http;
     struct err *err = exchange->err;
     if (exchange->failed)
         return -1;
@@ -412,7 +446,14 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
     curl_easy_getinfo(http->curl, CURLINFO_SSL_VERIFYRESULT, &verified);
     switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
-        return err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
+        err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
+        if (packets_are_lost(http))
+            err_set(
+                err, ERR_TIMEOUT,
+                "packets of more than %d bytes are lost on the way to %s, and nothing reports it: set the "
+                "MTU of this machine's interface to %d (ip link set dev NAME mtu %d)",
+                PACKET_BYTES, http->url, PACKET_BYTES, PACKET_BYTES);
+        return -1;
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_ISSUER_ERROR:
         if (verified == X509_V_ERR_APPLICATION_VERIFICATION)
@@ -503,7 +544,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     buf_init(&url, 8192);
     int result = -1;
     curl_easy_reset(http->curl);
-    http->sent_away = false;
+    http->sent_away = http->tls_begun = false;
     http->barred[0] = '\0';
     http->curl_text[0] = '\0';
     struct curl_slist *headers = headers_make(http, request);

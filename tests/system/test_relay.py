@@ -181,6 +181,17 @@ def doctor_names_the_lines_mtu(motley, agents):
     awaits(motley, "mended", lambda: faults(motley, "home-c"), lambda found: found == [])
 
 
+def asks_past_the_tunnel(motley, machines):
+    """A client at a home that asks the server's own address; started."""
+    with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
+        client = json.load(handle)
+    os.mkdir(motley.path("past"))
+    motley.write("past/client.json", {**client, "address": client["address"].replace(HUB, Homes.SERVER)})
+    os.chmod(motley.path("past/client.json"), 0o600)
+    return subprocess.Popen([*machines.on(2), os.path.join(BIN, "motley"), "jobs", "--home", motley.path("past")], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
 def the_homes_train(motley, machines, agents):
     folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
@@ -214,12 +225,15 @@ def two_homes_train_through_a_third_machine():
         tunnel = Tunnel(machines, os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="motley-")), "wireguard"))
         files_are_written(tunnel)
         stack.enter_context(tunnel)
-        config = {"listen": f"{HUB}:0", "advertise": HUB,
+        config = {"listen": "0.0.0.0:0", "advertise": HUB,
                   "agents": [{"name": "hub", "address": Homes.SERVER, "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "native"}]}]}
         motley = stack.enter_context(Motley(config))
         agents = stack.enter_context(Agents(motley, machines))
         agents.start("home-c", 1, address="192.168.1.2")
+        past = asks_past_the_tunnel(motley, machines)
         said = the_homes_train(motley, machines, agents)
+        told = past.communicate(timeout=60 * SLOW)[0]
+        expect(past.returncode == 3 and f"packets of more than 1280 bytes are lost on the way to https://{Homes.SERVER}" in told and "MTU" in told, told)
         expect(faults(motley, "home-a") == [], faults(motley, "home-a"))
         doctor_names_the_lines_mtu(motley, agents)
         the_hub_passes_packets_to_nodes_alone(tunnel)
