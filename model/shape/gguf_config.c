@@ -91,11 +91,11 @@ static void get_count(struct reader *r, const char *name, uint32_t *out)
         get_u32(r, name, false, MODEL_EXPERTS_MAX, out);
 }
 
-/* Refuses a number other than the one that is computed. */
+/* Refuses a number other than the one that is computed, or than 0, by which llama.cpp means none. */
 static void get_only(struct reader *r, const char *name, double only)
 {
     double value;
-    if (!get_f64(r, name, -1e9, 1e9, &value) || value == only)
+    if (!get_f64(r, name, -1e9, 1e9, &value) || value == only || value == 0)
         return;
     err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %g is not supported; only %g is", r->key, value, only);
     r->failed = true;

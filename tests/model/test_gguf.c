@@ -485,6 +485,9 @@ static void what_a_mixture_says_is_computed_or_refused_by_its_key(void **state)
     assert_int_equal(config.shared_ffn, 24);
     must(mixture_config("dots1", "expert_weights_norm", "true", &config, &err), &err);
     assert_true(config.router_renormalise && config.router_scale == 1);
+    /* llama.cpp's own writer has a key for each of its settings, 0 where there is none */
+    must(mixture_config("glm4moe", "expert_group_count", "0", &config, &err), &err);
+    must(mixture_config("qwen2moe", "expert_weights_scale", "0.0", &config, &err), &err);
     must(mixture_config("glm4moe", "expert_weights_scale", "2.5", &config, &err), &err);
     assert_true(config.router_scale == 2.5);
     must(mixture_config("qwen2moe", "expert_shared_feed_forward_length", "20", &config, &err), &err);
