@@ -22,6 +22,8 @@ enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000, ASK_MS = 3000 };
 static int paths_make(const char *home, struct agent_identity *identity, struct err *err)
 {
     return file_path(identity->ca_file, sizeof(identity->ca_file), err, "%s/tls/ca.crt", home) < 0 ||
+                   file_path(identity->trust_file, sizeof(identity->trust_file), err, "%s/tls/trust/ca.crt",
+                             home) < 0 ||
                    file_path(identity->cert_file, sizeof(identity->cert_file), err, "%s/tls/node.crt", home) <
                        0 ||
                    file_path(identity->key_file, sizeof(identity->key_file), err, "%s/tls/node.key", home) <
@@ -89,6 +91,25 @@ static int certificate_load(struct agent_identity *identity, struct err *err)
     return result < 0 ? err_wrap(err, "\"%s\"", identity->cert_file) : 0;
 }
 
+/* Stores the CAs in their two places, or the copy alone. */
+static int ca_keep(const struct agent_identity *identity, const char *ca, bool both, struct err *err)
+{
+    char folder[sizeof(identity->trust_file)];
+    snprintf(folder, sizeof(folder), "%s", identity->trust_file);
+    *strrchr(folder, '/') = '\0';
+    return file_mkdirs(folder, 0700, err) < 0 ||
+                   file_write_atomic(identity->trust_file, ca, strlen(ca), 0644, err) < 0 ||
+                   (both && file_write_atomic(identity->ca_file, ca, strlen(ca), 0644, err) < 0)
+               ? -1
+               : 0;
+}
+
+static int ca_load(const struct agent_identity *identity, struct buf *ca, struct err *err)
+{
+    buf_init(ca, DOCUMENT_MAX);
+    return file_read_all(identity->ca_file, DOCUMENT_MAX, ca, err);
+}
+
 int agent_identity_load(const char *home, struct agent_identity *identity, struct err *err)
 {
     char path[1024];
@@ -106,6 +127,11 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
         err_wrap(err, "\"%s\"", path);
     }
     json_decref(document);
+    struct buf ca;
+    if (result == 0 && !file_exists(identity->trust_file)) { /* an earlier release had no copy */
+        result = ca_load(identity, &ca, err) < 0 ? -1 : ca_keep(identity, buf_str(&ca), false, err);
+        buf_fini(&ca);
+    }
     return result < 0 || certificate_load(identity, err) < 0 ? -1 : 1;
 }
 
@@ -115,13 +141,19 @@ static int answer_check(const char *ca, const char *cert, const struct buf *key,
                         const uint8_t pin[TLS_FINGERPRINT_SIZE], struct err *err)
 {
     uint8_t is[TLS_FINGERPRINT_SIZE];
-    if (tls_fingerprint(ca, is, err) < 0)
-        return err_wrap(err, "the server's CA");
-    if (!digest_equal(is, pin, sizeof(is))) {
-        return err_set(err, ERR_PEER,
-                       "the server's CA is not the one the join token names: it is another cluster");
-    }
-    return tls_certificate_check(cert, ca, buf_str(key), err) < 0 ? err_wrap(err, "the server's answer") : 0;
+    struct buf first = {.limit = DOCUMENT_MAX};
+    int result = -1;
+    if (tls_bundle_at(ca, 0, &first, err) < 1 || tls_fingerprint(buf_str(&first), is, err) < 0)
+        err_set(err, ERR_PEER, "the server's CA is no certificate");
+    else if (!digest_equal(is, pin, sizeof(is)))
+        err_set(err, ERR_PEER, "the server's CA is not the one the join token names: it is another cluster");
+    else if (tls_bundle_follows(buf_str(&first), ca, err) == 0 &&
+             tls_certificate_check(cert, ca, buf_str(key), err) == 0)
+        result = 0;
+    else
+        err_wrap(err, "the server's answer");
+    buf_fini(&first);
+    return result;
 }
 
 static int identity_save(const struct agent_identity *identity, struct err *err)
@@ -146,7 +178,7 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     char folder[1024];
     if (answer_check(ca, cert, key, pin, err) < 0 ||
         file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 || file_mkdirs(folder, 0700, err) < 0 ||
-        file_write_atomic(identity->ca_file, ca, strlen(ca), 0644, err) < 0 ||
+        ca_keep(identity, ca, true, err) < 0 ||
         file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0 ||
         file_write_atomic(identity->key_file, key->data, key->size, 0600, err) < 0) {
         return -1;
@@ -241,6 +273,27 @@ static int place_read(const json_t *place, const char **address, bool *tls, stru
     return jr_finish_loose(&reader);
 }
 
+/* Checks that a new certificate is for our key and signed by a CA that we trust, and takes over the CAs that
+ * the server has now (NULL: it does not say), if they follow from ours. */
+static int renewal_check(const struct agent_identity *identity, const struct buf *key, const char *cert,
+                         const char *offered, struct err *err)
+{
+    struct buf ca;
+    int result = ca_load(identity, &ca, err);
+    if (result == 0 && offered && strcmp(offered, buf_str(&ca)) != 0) {
+        result = tls_bundle_follows(buf_str(&ca), offered, err) < 0 ||
+                         tls_certificate_check(cert, offered, buf_str(key), err) < 0
+                     ? -1
+                     : ca_keep(identity, offered, true, err);
+        if (result == 0)
+            log_event(LOG_LEVEL_INFO, "ca_changed", "node=%s", identity->node);
+    } else if (result == 0) {
+        result = tls_certificate_check(cert, buf_str(&ca), buf_str(key), err);
+    }
+    buf_fini(&ca);
+    return result;
+}
+
 /* Checks that a new certificate is the cluster's, for this node and key, before it replaces the present one.
  */
 static int renewal_keep(struct agent_identity *identity, const struct buf *key, const json_t *answer,
@@ -251,10 +304,11 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     struct agent_certificate made = {.fresh = true};
     char ours[TLS_IDENTITY_SIZE];
     const json_t *place = NULL;
-    const char *redis = NULL;
+    const char *redis = NULL, *offered = NULL;
     bool tls = false;
     jr_init(&reader, answer, "", err);
     jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);
+    jr_str(&reader, "ca", JR_OPTIONAL, 1, DOCUMENT_MAX, &offered);
     jr_object(&reader, "redis", JR_OPTIONAL, &place);
     if (jr_finish_loose(&reader) < 0 || place_read(place, &redis, &tls, err) < 0 ||
         tls_certificate_read(cert, made.identity, &made.issued_s, &made.ends_s, err) < 0) {
@@ -263,13 +317,7 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
     int length = snprintf(ours, sizeof(ours), "agent:%s:", identity->node);
     if (strncmp(made.identity, ours, (size_t)length) != 0)
         return err_set(err, ERR_PEER, "the server answered with a certificate for %s", made.identity);
-    struct buf ca;
-    buf_init(&ca, DOCUMENT_MAX);
-    int checked = file_read_all(identity->ca_file, DOCUMENT_MAX, &ca, err);
-    if (checked == 0)
-        checked = tls_certificate_check(cert, buf_str(&ca), buf_str(key), err);
-    buf_fini(&ca);
-    if (checked < 0)
+    if (renewal_check(identity, key, cert, offered, err) < 0)
         return err_wrap(err, "the server's answer");
     if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0)
         return -1;

@@ -34,6 +34,9 @@ struct agent_identity {
     uint8_t seal_key[SEAL_KEY_SIZE]; /* key that seals messages from and to the scheduler */
     char file[640];                  /* agent.json */
     char ca_file[640], cert_file[640], key_file[640];
+    /* a copy of ca_file, alone in its folder, which workers may read: the file may be replaced while they run
+     */
+    char trust_file[640];
     struct agent_certificate certificate;
 };
 
@@ -50,7 +53,8 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
                 unsigned wait_ms, struct agent_identity *identity, struct err *err);
 
 /* Gets a new certificate from the api of 'identity' and stores it in its file and in 'identity', with the
- * place of Redis, where the api says another than was known. Blocks for at most 10 s. ERR_AUTH: the api does
+ * place of Redis and the CAs, where the api says others than were known. A CA is taken that one vouches for
+ * which is trusted already (common/tls.h). Blocks for at most 10 s. ERR_AUTH: the api does
  * not know this node, or no longer; ERR_DENIED: the api knows another key for it, or the certificate has
  * expired. */
 int agent_renew(struct agent_identity *identity, struct err *err);

@@ -71,9 +71,9 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
         (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "index",
         (json_int_t)(device->visible[0] != '\0' ? 0 : device->index), "listen", listen, "advertise",
         place->config->host, "identity", identity->certificate.identity, "cert", identity->cert_file, "key",
-        identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
-        strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
-        cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home",
+        identity->key_file, "ca", identity->trust_file, "api", identity->api, "api_ca",
+        strncmp(identity->api, "https", 5) == 0 ? identity->trust_file : NULL, "token", identity->token,
+        "cache", cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home",
         place->config->private ? place->config->private : place->home, "sandbox",
         agent_sandboxes[place->config->sandbox]);
     const struct agent_pace *pace = &device->pace;

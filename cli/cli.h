@@ -323,6 +323,7 @@ int command_doctor(struct cli *cli, struct err *err);
 int command_backup(struct cli *cli, struct err *err);
 int command_restore(struct cli *cli, struct err *err);
 int command_upgrade(struct cli *cli, struct err *err);
+int command_ca(struct cli *cli, struct err *err); /* begin, switch, finish */
 int command_notify(struct cli *cli, struct err *err);
 int command_storage(struct cli *cli, struct err *err);
 int command_slurm(struct cli *cli, struct err *err);

@@ -359,6 +359,10 @@ static void connection_set_up(struct http *http)
     if (http->ca_file || http->pinned) { /* a machine that joins by a pin may have no store of authorities */
         curl_easy_setopt(curl, CURLOPT_CAINFO, http->ca_file);
         curl_easy_setopt(curl, CURLOPT_CAPATH, NULL);
+#if LIBCURL_VERSION_NUM >= 0x075700
+        curl_easy_setopt(curl, CURLOPT_CA_CACHE_TIMEOUT,
+                         0L); /* the file may change while its CA is exchanged */
+#endif
     }
     if (http->unix_socket[0] != '\0')
         curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, http->unix_socket);

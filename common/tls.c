@@ -384,16 +384,22 @@ int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE],
 
 int tls_certificate_check(const char *cert_pem, const char *ca_pem, const char *key_pem, struct err *err)
 {
-    X509 *cert = cert_parse(cert_pem, err), *ca = cert ? cert_parse(ca_pem, err) : NULL;
-    EVP_PKEY *key = ca ? key_parse(key_pem, err) : NULL;
+    X509 *cert = cert_parse(cert_pem, err), *ca;
+    EVP_PKEY *key = cert ? key_parse(key_pem, err) : NULL;
+    BIO *bio = key ? BIO_new_mem_buf(ca_pem, -1) : NULL;
+    bool is_signed = false;
     int result = key ? 0 : -1;
+    while (bio && !is_signed && (ca = PEM_read_bio_X509(bio, NULL, NULL, NULL))) {
+        is_signed = X509_verify(cert, X509_get0_pubkey(ca)) == 1;
+        X509_free(ca);
+    }
     if (key && X509_check_private_key(cert, key) != 1)
         result = err_set(err, ERR_PEER, "the certificate is for another key");
-    else if (key && X509_verify(cert, X509_get0_pubkey(ca)) != 1)
+    else if (key && !is_signed)
         result = err_set(err, ERR_PEER, "the certificate is signed by another CA");
     ERR_clear_error();
+    BIO_free(bio);
     EVP_PKEY_free(key);
-    X509_free(ca);
     X509_free(cert);
     return result;
 }
@@ -443,6 +449,10 @@ static bool is_client(enum tls_role role)
 
 static int context_files(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err)
 {
+    X509_STORE *store = X509_STORE_new(); /* else a CA that left the file would be trusted on */
+    if (!store)
+        return fail(err, ERR_NOMEM, "could not make a TLS context");
+    SSL_CTX_set_cert_store(context, store);
     if (!files->ca_file || SSL_CTX_load_verify_file(context, files->ca_file) != 1) {
         err_set(err, ERR_IO, "could not read the CA certificate \"%s\"",
                 !files->ca_file ? "" : files->ca_file);

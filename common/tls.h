@@ -63,9 +63,23 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
 int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE], int64_t *issued_s,
                          int64_t *ends_s, struct err *err);
 
-/* Checks that a certificate is signed by this CA and is for the key in 'key_pem': ERR_PEER says what it is
- * not. */
+/* Checks that a certificate is signed by one of these CAs and is for the key in 'key_pem': ERR_PEER says what
+ * it is not. */
 int tls_certificate_check(const char *cert_pem, const char *ca_pem, const char *key_pem, struct err *err);
+
+/* Signs a certificate anew, for the same key and names. Appends it. */
+int tls_reissue(const struct tls_ca *signer, const char *old_pem, uint32_t seconds, struct buf *cert_pem,
+                struct err *err);
+
+/* ---- exchanging the CA: a file of CAs may hold two while one is exchanged for the other, and their
+ * vouchers: each one's signature of the other's certificate, in PEM that other programs pass over ---- */
+
+/* Appends the voucher of 'signer' for the certificate 'cert_pem'. */
+int tls_vouch(const struct tls_ca *signer, const char *cert_pem, struct buf *out, struct err *err);
+/* Appends certificate number 'index' of a file of CAs. Returns 1, or 0 if there are no more. */
+int tls_bundle_at(const char *bundle_pem, unsigned index, struct buf *cert_pem, struct err *err);
+/* Checks that each CA of 'offered' is one of 'known', or that one of these vouches for it; else ERR_PEER. */
+int tls_bundle_follows(const char *known, const char *offered, struct err *err);
 
 /* Writes the SHA-256 of a certificate's DER. */
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err);

@@ -683,9 +683,73 @@ static void an_agent_that_poses_as_the_api_is_left_at_once(void **state)
     SSL_CTX_free(tls);
 }
 
+/* A file of CAs: `first`, `second`, and what `by` vouches for. */
+static void bundle_make(struct buf *out, const struct test_cluster *first, const struct test_cluster *second,
+                        const struct test_cluster *by)
+{
+    struct err err = {0};
+    out->size = 0;
+    const char *certs[] = {buf_str((struct buf *)&first->ca_cert), buf_str((struct buf *)&second->ca_cert)};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(buf_append(out, certs[i], strlen(certs[i]), &err), 0);
+    const struct tls_ca signer = {buf_str((struct buf *)&by->ca_cert), buf_str((struct buf *)&by->ca_key)};
+    assert_int_equal(tls_vouch(&signer, certs[1], out, &err), 0);
+}
+
+static void a_ca_follows_only_one_that_vouches_for_it(void **state)
+{
+    (void)state;
+    struct test_cluster third;
+    struct buf bundle, one, cert, key;
+    struct err err = {0};
+    test_cluster_make(&third, dir.path, "third");
+    buf_init(&bundle, 65536);
+    buf_init(&one, 65536);
+    buf_init(&cert, 65536);
+    buf_init(&key, 65536);
+    assert_int_equal(file_read_all(left_cert.cert_file, 65536, &cert, &err), 0);
+    assert_int_equal(file_read_all(left_cert.key_file, 65536, &key, &err), 0);
+    const char *known = buf_str(&ours.ca_cert);
+    assert_int_equal(tls_bundle_follows(known, known, &err), 0);
+    assert_int_equal(tls_bundle_follows(known, buf_str(&theirs.ca_cert), &err), -1);
+    assert_int_equal(err.code, ERR_PEER);
+    bundle_make(&bundle, &ours, &theirs, &ours);
+    assert_int_equal(tls_bundle_follows(known, buf_str(&bundle), &err), 0);
+    assert_int_equal(tls_bundle_follows(buf_str(&third.ca_cert), buf_str(&bundle), &err), -1);
+    /* Both CAs of a file are known; the file of one alone drops the other. */
+    assert_int_equal(tls_bundle_follows(buf_str(&bundle), buf_str(&theirs.ca_cert), &err), 0);
+    assert_int_equal(tls_bundle_at(buf_str(&bundle), 1, &one, &err), 1);
+    assert_string_equal(buf_str(&one), buf_str(&theirs.ca_cert));
+    assert_int_equal(tls_bundle_at(buf_str(&bundle), 2, &one, &err), 0);
+    /* A voucher by the newcomer, one for another CA, and a damaged one are none. */
+    bundle_make(&bundle, &ours, &theirs, &theirs);
+    assert_int_equal(tls_bundle_follows(known, buf_str(&bundle), &err), -1);
+    bundle_make(&bundle, &ours, &third, &ours);
+    assert_int_equal(buf_append(&bundle, buf_str(&theirs.ca_cert), theirs.ca_cert.size, &err), 0);
+    assert_int_equal(tls_bundle_follows(known, buf_str(&bundle), &err), -1);
+    bundle_make(&bundle, &ours, &theirs, &ours);
+    char *voucher = strstr(buf_str(&bundle), "MOTLEY VOUCHER-----\n") + 30;
+    *voucher = *voucher == 'A' ? 'B' : 'A';
+    assert_int_equal(tls_bundle_follows(known, buf_str(&bundle), &err), -1);
+    assert_int_equal(tls_bundle_follows(known, "", &err), -1);
+    /* A certificate by either CA is checked by the file of both. */
+    bundle_make(&bundle, &theirs, &ours, &theirs);
+    assert_int_equal(tls_certificate_check(buf_str(&cert), buf_str(&bundle), buf_str(&key), &err), 0);
+    const struct tls_ca signer = {buf_str(&theirs.ca_cert), buf_str(&theirs.ca_key)};
+    one.size = 0;
+    assert_int_equal(tls_reissue(&signer, buf_str(&cert), 60, &one, &err), 0);
+    assert_int_equal(tls_certificate_check(buf_str(&one), buf_str(&theirs.ca_cert), buf_str(&key), &err), 0);
+    assert_int_equal(tls_certificate_check(buf_str(&one), known, buf_str(&key), &err), -1);
+    struct buf *const bufs[] = {&bundle, &one, &cert, &key};
+    for (int i = 0; i < 4; i++)
+        buf_fini(bufs[i]);
+    test_cluster_fini(&third);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ca_follows_only_one_that_vouches_for_it),
         cmocka_unit_test(nodes_of_one_cluster_know_each_other),
         cmocka_unit_test(another_cluster_is_refused_by_both_ends_in_words),
         cmocka_unit_test(host_names_are_checked_when_asked_for),

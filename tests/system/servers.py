@@ -93,7 +93,7 @@ class Postgres:
         self.start()
 
     def secure(self):
-        cert, key = self.lab.ca.server(os.path.join(self.folder, "tls"), "postgres")
+        cert, key = self.lab.db_ca.server(os.path.join(self.folder, "tls"), "postgres")
         for path in (cert, key):
             shutil.copy(path, self.data)
         for name, mode in (("tls.crt", 0o644), ("tls.key", 0o600)):
@@ -176,7 +176,7 @@ class Redis(Service):
     def __init__(self, lab, name, password):
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        cert, key = lab.server_files
+        cert, key = lab.redis_files
         os.mkdir(lab.path(name))
         lab.write(f"{name}.conf", f"""port 0
 tls-port {self.port}
@@ -214,8 +214,9 @@ class Lab(Motley):
         self.device = device or {"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "avx2"}
         os.mkdir(self.home)
         os.mkdir(self.path("blobs"))
-        self.ca = Authority(self.base, "ca")
+        self.ca, self.db_ca = Authority(self.base, "ca"), Authority(self.base, "db-ca")
         self.server_files = self.ca.server(self.path("server"), "server", "URI:motley:server:lab,")
+        self.redis_files = self.ca.server(self.path("redis"), "redis", "URI:motley:server:redis,")
         self.token = secrets.token_hex(32)
 
     def up(self):
@@ -239,7 +240,7 @@ class Lab(Motley):
         """The page's, with this lab's addresses."""
         text = re.search(r'^postgres: "(.*?)"$', page_block("target_session_attrs"), re.M | re.S).group(1)
         for name, value in {"db1.lab,db2.lab": "127.0.0.1,127.0.0.1", "5432,5432": ",".join(map(str, self.ports)), "SECRET": PASSWORD,
-                            "dbname=motley": "dbname=postgres", "/etc/motley/db-ca.crt": self.ca.cert}.items():
+                            "dbname=motley": "dbname=postgres", "/etc/motley/db-ca.crt": self.db_ca.cert}.items():
             expect(name in text, f"the page's postgres has no {name}: {text}")
             text = text.replace(name, value)
         return text
@@ -295,7 +296,7 @@ class Lab(Motley):
 
     def join(self, name, api=0):
         token = self.run("join-token", "--node", name, parse=True)["token"]
-        self.write(f"{name}.yaml", {"name": name, "devices": [self.device], "address": "127.0.0.1", "grace": 5, "private": self.base})
+        self.write(f"{name}.yaml", {"name": name, "devices": self.device if isinstance(self.device, list) else [self.device], "address": "127.0.0.1", "grace": 5, "private": self.base})
         self.agents[name] = Service(self, f"agent-{name}", "motley-agent", "--api", self.url(api), "--home", self.path(name), "--config",
                                     self.path(f"{name}.yaml"), "--join-file", "/dev/stdin", stdin=token).start()
 

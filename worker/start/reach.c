@@ -179,6 +179,21 @@ static bool is_card(const struct local_part *local)
     return strcmp(local->kind, "cuda") == 0 || strcmp(local->kind, "hip") == 0;
 }
 
+/* Allows to read the CAs. The agent's are alone in a folder, "trust", as the file may be replaced. */
+static int allow_authority(const struct rules *rules, const char *path)
+{
+    char folder[PATH_MAX];
+    const char *end = strrchr(path, '/');
+    static const char trust[] = "/trust";
+    const size_t size = end ? (size_t)(end - path) : 0;
+    if (size < sizeof(trust) || size >= sizeof(folder) ||
+        memcmp(end - (sizeof(trust) - 1), trust, sizeof(trust) - 1) != 0)
+        return landlock_allow(rules->fd, path, LANDLOCK_MAY_READ);
+    memcpy(folder, path, size);
+    folder[size] = '\0';
+    return landlock_allow(rules->fd, folder, LANDLOCK_MAY_READ);
+}
+
 /* Allows what was given to this worker alone. */
 static int allow_own(const struct rules *rules, const struct reach *reach)
 {
@@ -187,7 +202,7 @@ static int allow_own(const struct rules *rules, const struct reach *reach)
     const char *fifo = getenv("MOTLEY_EMULATED_HOLD");
     int result = fifo ? landlock_allow(rules->fd, fifo, LANDLOCK_MAY_USE) : 0;
     for (int i = 0; i < 2 && result == 0; i++)
-        result = (cas[i] && landlock_allow(rules->fd, cas[i], LANDLOCK_MAY_READ) < 0) ||
+        result = (cas[i] && allow_authority(rules, cas[i]) < 0) ||
                          (folders[i] && landlock_allow(rules->fd, folders[i], LANDLOCK_MAY_WRITE) < 0)
                      ? -1
                      : 0;
