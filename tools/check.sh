@@ -35,7 +35,7 @@ only="$(IFS='|'; echo "${rooms[*]:-none}")"
 mapfile -t tests < <(ninja -C build -t targets all | sed -nE "s#^(test_($only)_[A-Za-z0-9_]+): phony\$#\\1#p")
 echo "check: ${rooms[*]}: ${#tests[@]} test programs"
 # Programs that tests written in Python run.
-[[ " ${rooms[*]} " != *" engine "* ]] || tests+=(gpu_check gpu_bench)
+[[ " ${rooms[*]} " != *" engine "* ]] || tests+=(gpu_check gpu_bench gpu_paper)
 [[ " ${rooms[*]} " != *" wild "* ]] || tests+=(wild_answer)
 [ -z "$beside" ] || tests+=(test_api_openapi test_store_queue)
 cmake --build build -j "$(nproc)" --target programs "${tests[@]}" >build/compile.log 2>&1 ||
