@@ -91,7 +91,8 @@ static void bring(struct scheduler *scheduler, const uint8_t *data, size_t size,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char name[] = "a";
+    static char name[] = "a", several[] = "unix:/nowhere,unix:/elsewhere";
+    const struct scheduler_config known = {.redis_address = several};
     struct store_sched_node node = {.name = name, .generation = 1, .admitted = true};
     struct store_view view = {.nodes = &node, .node_count = 1};
     struct redis_config config = {.address = "unix:/nowhere", .reply_bytes_max = 1 << 20};
@@ -102,7 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         seal = seal_create(key, name, &err);
     }
     for (int cut = 0; size > 0 && cut < 2; cut++) {
-        struct scheduler scheduler = {.epoch = 1, .redis_up = true, .view = &view};
+        struct scheduler scheduler = {.epoch = 1, .redis_up = true, .view = &view, .config = &known};
         scheduler.commands = redis_create(base, &config, NULL, NULL, &err);
         scheduler.node_streams = node_streams_create(&err);
         if (!scheduler.commands || node_streams_sync(scheduler.node_streams, &view, &err) < 0)
