@@ -506,8 +506,10 @@ static int start(struct exchange_lane *lane, struct err *err)
     atomic_store(&lane->failed, false);
     lane->running = true;
     lane->counting = lane->moving = false;
-    if (all->rows == 0)
+    if (all->rows == 0) { /* of a short batch; the last one's tokens must not be computed again */
+        routing->tokens = 0;
         return 0;
+    }
     lane->moving = true;
     if (out && serves && !back) {
         lane->counting = true;
