@@ -19,9 +19,8 @@ int command_remove(struct cli *cli, struct err *err)
             return -1;
         }
         if (!cli->json)
-            printf(
-                "job %lld is removed; %s of files are needed by nothing else, and go with the next sweep\n",
-                (long long)id, units_bytes(freed, (uint64_t)show_num(answer, "bytes", 0)));
+            printf("job %lld is removed; %s of files are needed by nothing else, and go within minutes\n",
+                   (long long)id, units_bytes(freed, (uint64_t)show_num(answer, "bytes", 0)));
         json_decref(answer);
     }
     return 0;
