@@ -15,6 +15,7 @@ import time
 from urllib.parse import urljoin
 
 from api import BIN, SOURCE, Api, expect, main, skip, spec, token_rows, wait_for
+from ports import free_port
 
 CONFIG = """
 daemon off; pid {base}/nginx.pid; error_log {base}/nginx.log; worker_processes 1;
@@ -55,7 +56,7 @@ class Proxy:
     """nginx in front of the api, with a certificate for lab.example."""
 
     def __init__(self, api):
-        self.api, self.port = api, 20000 + os.getpid() % 10000
+        self.api, self.port, self.ssl_port = api, free_port(), free_port()
         done = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                                "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example,IP:127.0.0.1", "-keyout", api.path("lab.key"),
                                "-out", api.path("lab.crt")], capture_output=True, text=True, check=False)
@@ -63,7 +64,7 @@ class Proxy:
         with open(api.path("people"), "w", encoding="utf-8") as handle:
             handle.write("".join(f"{name}:{{PLAIN}}{name}-secret\n" for name in ("bob", "nobody")))
         with open(api.path("nginx.conf"), "w", encoding="utf-8") as handle:
-            handle.write(CONFIG.format(base=api.base, port=self.port, signed=self.port + 10000, api=api.address))
+            handle.write(CONFIG.format(base=api.base, port=self.port, signed=self.ssl_port, api=api.address))
         self.process = subprocess.Popen([NGINX, "-c", api.path("nginx.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.context = ssl.create_default_context(cafile=api.path("lab.crt"))
         self.context.check_hostname = False  # it is reached by its number here
@@ -84,7 +85,7 @@ class Proxy:
     def signed(self, name, method, path, body=None, **headers):
         """As somebody who signed in to nginx itself."""
         basic = base64.b64encode(f"{name}:{name}-secret".encode()).decode()
-        return self.call(method, path, body, {"Authorization": f"Basic {basic}", **headers}, port=self.port + 10000)
+        return self.call(method, path, body, {"Authorization": f"Basic {basic}", **headers}, port=self.ssl_port)
 
     def stop(self):
         self.process.terminate()

@@ -21,7 +21,7 @@ from claims import BIN, expect, main  # noqa: E402
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
 COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue top usage shares why compare watch logs cancel hold release resume metrics get join-token drain "
-            "undrain node nodes links devices lease leases model share token group user audit replay profile rm df backup restore doctor notify upgrade slurm").split()
+            "undrain node nodes links devices lease leases model share token group user audit replay profile rm df backup restore doctor notify upgrade slurm ca login wireguard").split()
 
 PROGRAMS = ("motley", "motley-api", "motley-scheduler", "motley-agent", "motley-worker", "motley-signer", "motley-supervisor")
 

@@ -8,32 +8,18 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
-from motley import BIN, SLOW, SOURCE, Failed, Motley, expect
+from motley import BIN, SLOW, SOURCE, Motley, expect
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "api"))
 from api import pg_program, wait_for  # noqa: E402,F401
+from ports import free_port  # noqa: E402,F401
 
 PASSWORD = "correct-horse"
-TAKEN = set()
 PACED = {"kind": "paced", "memory": "450MiB", "pace": {"flops": 3e9, "flops_16": 3e9, "bytes_per_s": 1e10}}  # two_paced
-
-
-def free_port():
-    """Below those that Linux gives to outgoing connections, so that none takes it before the server does."""
-    for i in range(12768):
-        port = 20000 + (os.getpid() * 7 + i) % 12768
-        with contextlib.suppress(OSError), socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", port))
-            if port not in TAKEN:
-                TAKEN.add(port)
-                return port
-    raise Failed("no port is free")
 
 
 def openssl(*words):
