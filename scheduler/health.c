@@ -63,7 +63,8 @@ static void settle(struct scheduler *scheduler, uint64_t now_ns)
     if (!scheduler->ready || !scheduler->view || scheduler->busy || scheduler->pass)
         return;
     for (int task = 0; task < TASKS; task++) {
-        if (!scheduler->dirty && now_ns - health->tasks[task].failed_ns >= 2 * LASTING_NS)
+        if (task != TASK_REDIS && !scheduler->dirty &&
+            now_ns - health->tasks[task].failed_ns >= 2 * LASTING_NS)
             health_good(scheduler, (enum scheduler_task)task);
         fails = fails || health->tasks[task].failing_ns != 0;
     }
@@ -79,6 +80,7 @@ void health_tell(struct scheduler *scheduler, uint64_t now_ns)
     const enum scheduler_task failing = is_failing(health, TASK_LOAD, now_ns)     ? TASK_LOAD
                                         : is_failing(health, TASK_PASS, now_ns)   ? TASK_PASS
                                         : is_failing(health, TASK_INGEST, now_ns) ? TASK_INGEST
+                                        : is_failing(health, TASK_REDIS, now_ns)  ? TASK_REDIS
                                                                                   : TASKS;
     const bool news = health->changed || (failing < TASKS && !health->tasks[failing].told);
     if (health->writing || (!news && now_ns - health->written_ns < TELL_NS))
@@ -92,7 +94,9 @@ void health_tell(struct scheduler *scheduler, uint64_t now_ns)
         .good_ms = health->good_ns != 0 ? (int64_t)(now_ns - health->good_ns) / 1000000 : -1,
         .failing_ms = failing < TASKS ? (int64_t)(now_ns - health->tasks[failing].failing_ns) / 1000000 : -1,
         .failures = failing < TASKS ? health->tasks[failing].failures : 0,
-        .task = failing == TASK_INGEST ? "events" : "passes",
+        .task = failing == TASK_INGEST  ? "events"
+                : failing == TASK_REDIS ? "redis"
+                                        : "passes",
         .why = failing < TASKS ? health->tasks[failing].err.text : NULL,
         .asides = asides,
         .aside_count = json_object_size(scheduler->asides)};

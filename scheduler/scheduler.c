@@ -216,6 +216,7 @@ static void redis_connected(void *arg)
 {
     struct scheduler *scheduler = arg;
     scheduler->redis_up = true;
+    health_good(scheduler, TASK_REDIS);
     scheduler->listening_ns = clock_mono_ns();
     stay(scheduler->commands);
     log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", redis_address(scheduler->commands));
@@ -239,6 +240,7 @@ static void redis_disconnected(void *arg, const struct err *why)
     struct scheduler *scheduler = arg;
     if (scheduler->redis_up || scheduler->epoch != 0)
         log_event(LOG_LEVEL_WARN, "redis_lost", "why=\"%s\"", why->text);
+    health_failed(scheduler, TASK_REDIS, why);
     scheduler->redis_up = false;
 }
 

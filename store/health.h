@@ -26,8 +26,9 @@ int store_health_put(struct store *store, const struct store_health *health, sto
 #define SCHEDULER_MEMBERS                                                                                    \
     "'state', s.state, 'since', s.since, 'why', CASE s.state "                                               \
     "  WHEN 'failing' THEN format('the scheduler %s: since %s each try has failed (%s); its log has more', " \
-    "    CASE s.task WHEN 'events' THEN 'cannot store what agents report' ELSE 'cannot decide, and nothing " \
-    "starts' END, s.since, s.error) "                                                                        \
+    "    CASE s.task WHEN 'events' THEN 'cannot store what agents report' WHEN 'redis' THEN 'does not "      \
+    "reach agents, as Redis does not answer' ELSE 'cannot decide, and nothing starts' END, s.since, "        \
+    "s.error) "                                                                                              \
     "  WHEN 'silent' THEN format('the scheduler has decided nothing since %s, and nothing starts: see "      \
     "whether motley-scheduler runs and reaches PostgreSQL (its log says why)', s.since) "                    \
     "  WHEN 'absent' THEN 'no scheduler has led yet, and nothing starts: motley-scheduler must run' END, "   \

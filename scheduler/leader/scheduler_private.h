@@ -75,8 +75,9 @@ struct queue_mark {
     int64_t id;
 };
 
-/* What can fail again and again: loads, what passes write, and the storing of events. */
-enum scheduler_task { TASK_LOAD, TASK_PASS, TASK_INGEST, TASKS };
+/* What can fail again and again: loads, what passes write, the storing of events, and connections to Redis.
+ */
+enum scheduler_task { TASK_LOAD, TASK_PASS, TASK_INGEST, TASK_REDIS, TASKS };
 
 /* How the tasks go (health.c). Monotonic nanoseconds; 0: never. */
 struct scheduler_health {

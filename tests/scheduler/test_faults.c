@@ -3,6 +3,7 @@
  * epoch. */
 #include "scheduler/placer/facts.h"
 #include "scheduler/world.h"
+#include "store/health.h"
 
 static struct world world;
 
@@ -150,6 +151,18 @@ static void a_wiped_redis_loses_nothing(void **state)
     finish(id, 120, 1);
 }
 
+/* Whether the scheduler is in this state, and names Redis if it fails. */
+static bool says_of_redis(const char *state)
+{
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_health_get(world.fixture->store, on_doc, &answer, E));
+    const char *why = json_string_value(json_object_get(answer.doc, "why"));
+    const bool is = strcmp(json_string_value(json_object_get(answer.doc, "state")), state) == 0 &&
+                    (strcmp(state, "failing") != 0 || (why && strstr(why, "Redis does not answer")));
+    json_decref(answer.doc);
+    return is;
+}
+
 static void a_restarted_redis_loses_nothing(void **state)
 {
     (void)state;
@@ -160,8 +173,10 @@ static void a_restarted_redis_loses_nothing(void **state)
     uint64_t until_ns = clock_mono_ns() + 900000000u;
     while (clock_mono_ns() < until_ns)
         world_turn(&world);
+    WORLD_UNTIL(&world, says_of_redis("failing"));
     test_redis_start(&world.redis, world.fixture->dir.path);
     finish(id, 100, 1);
+    WORLD_UNTIL(&world, says_of_redis("deciding"));
 }
 
 static void a_crashed_postgresql_loses_nothing(void **state)
