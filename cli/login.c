@@ -72,7 +72,9 @@ static void pause_s(unsigned seconds)
 static unsigned bounded(const json_t *object, const char *key, unsigned most)
 {
     const json_int_t value = json_integer_value(json_object_get(object, key));
-    return value<1 ? 1 : value>(json_int_t) most ? most : (unsigned)value;
+    if (value < 1)
+        return 1;
+    return (uint64_t)value > most ? most : (unsigned)value;
 }
 
 /* Tells the person where to go. ERR_PEER for addresses that no browser should be sent to. */

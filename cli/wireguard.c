@@ -337,8 +337,7 @@ int command_wireguard(struct cli *cli, struct err *err)
                            : show_table(rows, "NODE:node:s ADDRESS:address:s FILE:file:s STATE:state:s", err);
     if (result == 0 && !cli->json)
         printf("Each file goes to its own machine as /etc/wireguard/motley.conf, readable by root alone: it "
-               "holds "
-               "the private key. Then: systemctl enable --now wg-quick@motley\n");
+               "holds the private key. Then: systemctl enable --now wg-quick@motley\n");
     json_decref(answer);
     if (net.nodes)
         OPENSSL_cleanse(net.nodes, NODES_MAX * sizeof(*net.nodes));

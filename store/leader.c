@@ -82,6 +82,15 @@ static void lose(struct store_leader *leader, const struct err *why)
     }
 }
 
+/* Takes note that an answer came. Returns false if the client is closing. */
+static bool answer_came(struct store_leader *leader, const struct err *err)
+{
+    leader->asking = false;
+    if (err->code != ERR_CANCELLED)
+        arm(leader);
+    return err->code != ERR_CANCELLED;
+}
+
 /* The statements of settle(). */
 enum { SETTLE_RUNS = 3, SETTLE_CONFIRM = 5, SETTLE_STEPS };
 
@@ -89,10 +98,8 @@ static void settled(void *arg, const struct pg_result *const *results, int count
 {
     struct store_leader *leader = arg;
     (void)count;
-    leader->asking = false;
-    if (err->code == ERR_CANCELLED)
+    if (!answer_came(leader, err))
         return;
-    arm(leader);
     if (err->code != ERR_NONE) {
         if (leader->events.trouble)
             leader->events.trouble(leader->arg, err);
@@ -133,10 +140,8 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
     struct store_leader *leader = arg;
     struct err why;
     (void)count;
-    leader->asking = false;
-    if (err->code == ERR_CANCELLED)
+    if (!answer_came(leader, err))
         return;
-    arm(leader);
     if (err->code != ERR_NONE) {
         lose(leader, err);
         return;
