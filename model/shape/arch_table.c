@@ -1,9 +1,7 @@
 /* One entry per architecture. Names that an entry leaves out are Llama's, which most families reuse. The
  * values of absent keys are those of `transformers`; GGUF's names and switches are those of llama.cpp (its
  * gguf-py/gguf/constants.py and convert_hf_to_gguf.py). */
-#include "model/shape/arch_private.h"
-
-#define LAYER ARCH_LAYER
+#include "model/shape/arch_rows.h"
 
 const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_EMBEDDING] = {"model.embed_tokens", "token_embd"},
@@ -34,74 +32,6 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_EXPERTS_GATE_UP] = {LAYER "mlp.experts.gate_up_proj", "blk.%u.ffn_gate_up_exps"},
     [ARCH_EXPERTS_DOWN] = {LAYER "mlp.experts.down_proj", NULL},
 };
-
-#define GEMMA_NORMS                                                                                          \
-    [ARCH_NORM_ATTENTION_POST] = {LAYER "post_attention_layernorm", "blk.%u.post_attention_norm"},           \
-    [ARCH_NORM_FFN] = {LAYER "pre_feedforward_layernorm", "blk.%u.ffn_norm"},                                \
-    [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
-
-#define OLMO_NORMS                                                                                           \
-    [ARCH_NORM_INPUT] = {"", NULL},                                                                          \
-    [ARCH_NORM_ATTENTION_POST] = {LAYER "post_attention_layernorm", "blk.%u.post_attention_norm"},           \
-    [ARCH_NORM_FFN] = {"", NULL},                                                                            \
-    [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
-
-#define DELTA_NAMES                                                                                          \
-    [ARCH_DELTA_QKV] = {LAYER "linear_attn.in_proj_qkv", NULL},                                              \
-    [ARCH_DELTA_Z] = {LAYER "linear_attn.in_proj_z", NULL},                                                  \
-    [ARCH_DELTA_B] = {LAYER "linear_attn.in_proj_b", NULL},                                                  \
-    [ARCH_DELTA_A] = {LAYER "linear_attn.in_proj_a", NULL},                                                  \
-    [ARCH_DELTA_OUT] = {LAYER "linear_attn.out_proj", NULL},                                                 \
-    [ARCH_DELTA_CONV] = {LAYER "linear_attn.conv1d", NULL},                                                  \
-    [ARCH_DELTA_DECAY] = {LAYER "linear_attn.A_log", NULL},                                                  \
-    [ARCH_DELTA_DT_BIAS] = {LAYER "linear_attn.dt_bias", NULL},                                              \
-    [ARCH_DELTA_NORM] = {LAYER "linear_attn.norm", NULL}
-
-#define DELTA_PACKED_NAMES                                                                                   \
-    [ARCH_DELTA_QKVZ] = {LAYER "linear_attn.in_proj_qkvz", NULL}, [ARCH_DELTA_BA] = {                        \
-                                                                      LAYER "linear_attn.in_proj_ba", NULL}
-
-#define SHARED_EXPERT_NAMES                                                                                  \
-    [ARCH_SHARED_GATE] = {LAYER "mlp.shared_expert.gate_proj", "blk.%u.ffn_gate_shexp"},                     \
-    [ARCH_SHARED_UP] = {LAYER "mlp.shared_expert.up_proj", "blk.%u.ffn_up_shexp"},                           \
-    [ARCH_SHARED_DOWN] = {LAYER "mlp.shared_expert.down_proj", "blk.%u.ffn_down_shexp"}
-
-#define GLM_SIZES                                                                                            \
-    .hidden = 4096, .layers = 40, .heads = 32, .ffn = 13696, .vocab = 151552, .pad = 151329,                 \
-    .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
-    .bias = {.qkv = "attention_bias", .qkv_default = true}
-
-#define QWEN_SHARED                                                                                          \
-    .aux_coef = 0.001, .sparse = true, .experts_key = "num_experts",                                         \
-    .expert_ffn_key = "moe_intermediate_size", .shared_key = "shared_expert_intermediate_size",              \
-    .shared_scored = true
-
-#define SIGMOID_EXPERTS                                                                                      \
-    .sparse = true, .experts_key = "n_routed_experts", .expert_ffn_key = "moe_intermediate_size",            \
-    .shared_count_key = "n_shared_experts", .router_sigmoid = true, .router_biased = true,                   \
-    .dense = ARCH_DENSE_FIRST
-
-#define GPT_OSS_SIZES                                                                                        \
-    .hidden = 2880, .layers = 36, .heads = 64, .ffn = 2880, .vocab = 201088, .max_positions = 131072,        \
-    .kv_heads = 8, .head_dim = 64, .window = 128, .window_period = 2
-
-#define GRANITE_EXPERT_NAMES                                                                                 \
-    [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", "blk.%u.ffn_gate_inp"},                          \
-    [ARCH_EXPERTS_GATE_UP] = {LAYER "block_sparse_moe.input_linear.weight", NULL},                           \
-    [ARCH_EXPERTS_DOWN] = {LAYER "block_sparse_moe.output_linear.weight", NULL}
-
-#define GRANITE_MIXTURE                                                                                      \
-    .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008, .vocab = 32000, .max_positions = 2048,          \
-    .norm_eps = 1e-6, .theta = 1e4, .aux_coef = 0.001,                                                       \
-    .bias = {.qkv = "attention_bias", .o = "attention_bias"}, .multipliers = true, .sparse = true,           \
-    .experts_key = "num_local_experts", .renormalise = true, .fused = ARCH_FUSED_ROWS
-
-#define BIASES_ATTENTION {.qkv = "attention_bias", .o = "attention_bias"}
-#define BIASES_ALL {.qkv = "attention_bias", .o = "attention_bias", .ffn = "mlp_bias"}
-
-#define QWEN_DELTA                                                                                           \
-    .norm_offset = 1, .partial_rotary = 0.25, .bias = BIASES_ATTENTION, .qk_norm = 1, .attn_gate = true,     \
-    .delta = true
 
 const struct arch archs[MODEL_ARCH_COUNT] = {
     [MODEL_LLAMA] = {.model_type = "llama",
