@@ -41,6 +41,9 @@ GEMMA4_SMALL = dict(GEMMA4, num_hidden_layers=6, layer_types=["sliding_attention
                     hidden_size_per_layer_input=8, vocab_size_per_layer_input=131, num_kv_shared_layers=3,
                     use_double_wide_mlp=True)
 PER_LAYER = ["per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"]
+LATENT = dict({**COMMON, "num_key_value_heads": 4}, kv_lora_rank=24, n_routed_experts=6, num_experts_per_tok=3,
+              moe_intermediate_size=24)
+LATENT_TARGETS = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12)
 DELTA_TARGETS = [*QKVO, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "down_proj"]
 # name: config class, its settings, targets of LoRA
@@ -94,6 +97,19 @@ CASES = {
                             max_window_layers=1), QKVO),
     "ernie4_5_moe": ("Ernie4_5_Moe", dict(COMMON, moe_num_experts=6, moe_k=2, moe_intermediate_size=24,
                                           moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), QKVO),
+    # latent attention: q of a latent, too, and v as wide as q; then q of the layer's input, a narrower v, and scores
+    # that YaRN scales; then both by turns, pairs that are no neighbours, and the first two layers dense
+    "glm4_moe_lite": ("Glm4MoeLite", dict(LATENT, q_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=4, v_head_dim=16,
+                                          n_shared_experts=2, routed_scaling_factor=1.7), LATENT_TARGETS),
+    "deepseek_v2": ("DeepseekV2", dict(LATENT, q_lora_rank=None, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=12,
+                                       n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=0.8,
+                                       rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "beta_fast": 32,
+                                                        "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.9,
+                                                        "original_max_position_embeddings": 16}),
+                    ["q_proj", *LATENT_TARGETS[2:]]),
+    "deepseek_v3": ("DeepseekV3", dict(LATENT, q_lora_rank=20, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=12,
+                                       n_shared_experts=1, first_k_dense_replace=2, routed_scaling_factor=2.5, n_group=1,
+                                       topk_group=1, rope_interleave=False), LATENT_TARGETS),
     # a sink in each head's softmax, clamped gates (some are), biases on router and experts, YaRN
     "gpt_oss": ("GptOss", GPT_OSS, QKVO),
     # heads of two shapes, v that is k in the wider ones, a number of each layer
@@ -114,6 +130,8 @@ CASES = {
     "gemma4_moe-experts": ("Gemma4Text", dict(GEMMA4, **GEMMA4_MOE, attention_k_eq_v=True, num_global_key_value_heads=1),
                            ["gate_proj", "down_proj"]),
     "granitemoe-experts": ("GraniteMoe", GRANITE_MOE, []),
+    "glm4_moe_lite-experts": ("Glm4MoeLite", dict(LATENT, q_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=4,
+                                                  v_head_dim=16, n_shared_experts=1), ["q_b_proj", "kv_b_proj"]),
     "qwen3_moe-experts": ("Qwen3Moe", dict(COMMON, head_dim=16, num_experts=5, num_experts_per_tok=2,
                                            moe_intermediate_size=24, mlp_only_layers=[2]), ["v_proj"]),
     "mixtral-experts": ("Mixtral", dict(COMMON, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
@@ -129,6 +147,7 @@ EXPERTS = {
     "gemma4_moe-experts": dict(target_parameters=["experts.gate_up_proj", "experts.down_proj"], rank_pattern={
         r"layers.1.experts.gate_up_proj": 5}, alpha_pattern={"experts.down_proj": 7}),
     "granitemoe-experts": dict(target_parameters=["block_sparse_moe.experts.gate_up_proj", "experts.down_proj"], use_rslora=True),
+    "glm4_moe_lite-experts": dict(target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
     "qwen3_moe-experts": dict(target_parameters=["experts.down_proj"]),
     "mixtral-experts": dict(target_parameters=["layers.1.mlp.experts.gate_up_proj", "layers.3.mlp.experts.gate_up_proj",
                                                "layers.3.mlp.experts.down_proj"]),

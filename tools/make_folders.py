@@ -30,6 +30,8 @@ def rope(theta, **scaling):
 
 GEMMA3 = dict(head_dim=8, sliding_window=6, query_pre_attn_scalar=20, num_hidden_layers=7)
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")  # whose converter interleaves the halves of a head
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, n_routed_experts=4,
+              num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1)
 MIXED = {"num_experts": 4, "num_experts_per_tok": 2}
 # name: class before "Config", settings, GGUF architecture or None
 FAMILIES = {
@@ -116,13 +118,19 @@ FAMILIES = {
                                         n_shared_experts=1, use_qk_norm=True, norm_topk_prob=False), "glm4moe"),
     "qwen2-moe-q8": ("Qwen2Moe", dict(MIXED, hidden_size=32, moe_intermediate_size=32, shared_expert_intermediate_size=64),
                      "qwen2moe"),
+    "glm4-moe-lite": ("Glm4MoeLite", dict(LATENT, q_lora_rank=10, v_head_dim=10, mlp_layer_types=["sparse", "dense"]), None),
+    "deepseek-v2": ("DeepseekV2", dict(LATENT, q_lora_rank=None, v_head_dim=8, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, mscale=0.707, mscale_all_dim=0.707)),
+                    None),
+    "deepseek-v3": ("DeepseekV3", dict(LATENT, q_lora_rank=10, v_head_dim=10, first_k_dense_replace=1, n_group=1, topk_group=1,
+                                       norm_topk_prob=False), None),
 }
 if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
     FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
     FAMILIES["llama"] = ("Llama", {}, None)
     FAMILIES.pop("llama-bias", None)
 if not NEW:
-    FAMILIES = {name: f for name, f in FAMILIES.items() if name not in ("olmo3-yarn", "qwen2-moe-q8")}
+    FAMILIES = {name: f for name, f in FAMILIES.items() if name not in ("olmo3-yarn", "qwen2-moe-q8") and "kv_lora_rank" not in f[1]}
 
 
 def make_model(kind, settings):
@@ -234,7 +242,7 @@ def layers_of(model, kind):
         else:
             freq = getattr(body, "rotary_emb_local", emb).inv_freq if local else emb.inv_freq
         out.append({"window": window or 0, "rotates": bool(getattr(attention, "use_rope", True)),
-                    "inv_freq": freq.tolist(), "scale": getattr(attention, "scaling", attention.head_dim ** -0.5)})
+                    "inv_freq": freq.tolist(), "scale": getattr(attention, "scaling", None) or attention.head_dim ** -0.5})
     return out
 
 

@@ -127,6 +127,105 @@ static void packed_copy(const struct layer_run *run, struct operand packed, stru
     }
 }
 
+/* A part of each head: rows of all heads are `ld` values apart, and heads `head` values. */
+struct heads_part {
+    struct operand at;
+    uint32_t ld, head;
+};
+
+/* Copies `width` values of each head from `x` to `y`, or back. */
+static void heads_copy(const struct layer_run *run, uint32_t width, struct heads_part x, struct heads_part y,
+                       bool back)
+{
+    const struct heads_part from = back ? y : x, to = back ? x : y;
+    queue_step(run, &(struct op){.kind = OP_COPY,
+                                 .copy = {.rows = run->pass->tokens,
+                                          .vectors = run->plan->heads.heads,
+                                          .width = width,
+                                          .ldx = from.ld,
+                                          .ldy = to.ld,
+                                          .vx = from.head,
+                                          .vy = to.head,
+                                          .x = from.at,
+                                          .y = to.at}});
+}
+
+/* Copies the rotated part of the first head's k to the other heads, of which as many have it each time as had
+ * it before. */
+static void shared_spread(const struct layer_run *run, struct operand k)
+{
+    const struct model_heads *h = &run->plan->heads;
+    for (uint32_t done = 1; done < h->heads; done *= 2)
+        queue_step(run, &(struct op){.kind = OP_COPY,
+                                     .copy = {.rows = run->pass->tokens,
+                                              .vectors = done < h->heads - done ? done : h->heads - done,
+                                              .width = config_of(run)->rotary_dim,
+                                              .ldx = h->qkv,
+                                              .ldy = h->qkv,
+                                              .vx = h->head_dim,
+                                              .vy = h->head_dim,
+                                              .x = k,
+                                              .y = operand_skip(k, (uint64_t)done * h->head_dim)}});
+}
+
+/* Adds the gradients of all heads of k to that of the first head: the last half of the heads to the first,
+ * until one is left. The other values of the heads, whose gradients are copied before, are added as well. */
+static void shared_sum(const struct layer_run *run, struct operand dk)
+{
+    const struct model_heads *h = &run->plan->heads;
+    for (uint32_t left = h->heads, half; left > 1; left -= half) {
+        half = left / 2;
+        queue_step(run, &(struct op){.kind = OP_ADD,
+                                     .add = {.rows = run->pass->tokens,
+                                             .width = half * h->head_dim,
+                                             .ldx = h->qkv,
+                                             .ldy = h->qkv,
+                                             .alpha = 1,
+                                             .x = operand_skip(dk, (uint64_t)(left - half) * h->head_dim),
+                                             .y = dk}});
+    }
+}
+
+/* Copies between latent attention's products, where the rotated values of a head of q are its last, each head
+ * has k and v together, and k's rotated values stand behind the latent, and VALUE_QKV. */
+static void latent_copy(const struct layer_run *run, struct operand q, struct operand kv,
+                        struct operand latent, struct operand qkv, bool back)
+{
+    const struct model_config *c = config_of(run);
+    const struct model_heads *h = &run->plan->heads;
+    struct op_queue *queue = &run->pass->queue;
+    uint32_t d = h->head_dim, rotary = c->rotary_dim, rest = d - rotary, tokens = run->pass->tokens;
+    uint32_t pair = rest + c->value_dim, wide = c->kv_latent + rotary;
+    const struct operand k = operand_skip(qkv, h->q), shared = operand_skip(latent, c->kv_latent);
+    if (!back && c->value_dim < d)
+        queue_zero(queue, qkv, (uint64_t)tokens * h->qkv);
+    heads_copy(run, rest, (struct heads_part){q, h->q, d},
+               (struct heads_part){operand_skip(qkv, rotary), h->qkv, d}, back);
+    heads_copy(run, rotary, (struct heads_part){operand_skip(q, rest), h->q, d},
+               (struct heads_part){qkv, h->qkv, d}, back);
+    heads_copy(run, rest, (struct heads_part){kv, h->heads * pair, pair},
+               (struct heads_part){operand_skip(k, rotary), h->qkv, d}, back);
+    heads_copy(run, c->value_dim, (struct heads_part){operand_skip(kv, rest), h->heads * pair, pair},
+               (struct heads_part){operand_skip(k, h->kv), h->qkv, d}, back);
+    if (back)
+        shared_sum(run, k);
+    queue_copy(queue, tokens, rotary, back ? k : shared, back ? h->qkv : wide, back ? shared : k,
+               back ? wide : h->qkv);
+    if (!back)
+        shared_spread(run, k);
+}
+
+/* Copies attention's output to VALUE_GATED without the zeros behind each head, or the gradient back. */
+static void narrow_copy(const struct layer_run *run, struct operand att, struct operand out, bool back)
+{
+    const struct model_heads *h = &run->plan->heads;
+    uint32_t values = config_of(run)->value_dim;
+    if (back)
+        queue_zero(&run->pass->queue, att, (uint64_t)run->pass->tokens * h->q);
+    heads_copy(run, values, (struct heads_part){att, h->q, h->head_dim},
+               (struct heads_part){out, h->heads * values, values}, back);
+}
+
 /* Copies x between VALUE_MIXED, which has it behind the two gates of a short convolution, and VALUE_QKV. */
 static void gated_copy(const struct layer_run *run, struct operand mixed, struct operand x, bool back)
 {
@@ -141,6 +240,11 @@ static void parts_copy(const struct layer_run *run, const struct layer_step *ste
 {
     if (step->in == VALUE_PACKED)
         packed_copy(run, in, out, back);
+    else if (step->in == VALUE_ATT)
+        narrow_copy(run, in, out, back);
+    else if (step->add == VALUE_KV)
+        latent_copy(run, in, back ? run_gradient(run, VALUE_KV) : run_value(run, VALUE_KV),
+                    back ? run_gradient(run, VALUE_KV_LATENT) : run_value(run, VALUE_KV_LATENT), out, back);
     else if (model_layer_is_conv(config_of(run), run->layer))
         gated_copy(run, in, out, back);
     else

@@ -1,11 +1,13 @@
-/* The steps of gated delta nets, of short convolutions and of attention with gates, forward and backward.
+/* The steps of gated delta nets, of short convolutions, of attention with gates and of latent attention,
+ * forward and backward.
  * Each queues the step's ops; with a cache, the layer's state in it is used and advanced. */
 #ifndef MOTLEY_ENGINE_STAGE_DELTA_H
 #define MOTLEY_ENGINE_STAGE_DELTA_H
 
 #include "engine/stage/layer.h"
 
-/* STEP_SPLIT: what is no gate, or the parts of a packed gated delta net apart. */
+/* STEP_SPLIT: what is no gate, the parts of a packed gated delta net apart, or q, k and v of latent
+ * attention. */
 void split_forward(const struct layer_run *run, const struct layer_step *step);
 void split_backward(const struct layer_run *run, const struct layer_step *step);
 /* STEP_QK_NORM without weights: q and k are scaled to length 1, and q also by 1 / sqrt(key_dim). The gradient

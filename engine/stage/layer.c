@@ -14,6 +14,9 @@
 
 /* --- norms --- */
 
+/* What DeepSeek's classes add to the mean of squares of latents, whatever config.json says. */
+#define LATENT_EPS 1e-6
+
 /* What is added to a norm's weights. */
 static float norm_offset(const struct stage_pass *pass, const struct layer_tensor *weight)
 {
@@ -25,14 +28,24 @@ static float norm_offset(const struct stage_pass *pass, const struct layer_tenso
 static float norm_eps(const struct stage_pass *pass, const struct layer_tensor *weight)
 {
     const struct model_config *c = &pass->stage->config;
-    return (float)(weight->role == TENSOR_PER_LAYER_NORM ? c->norm_eps * c->hidden : c->norm_eps);
+    bool latent = weight->role == TENSOR_NORM_Q_LATENT || weight->role == TENSOR_NORM_KV_LATENT;
+    return (float)(weight->role == TENSOR_PER_LAYER_NORM ? c->norm_eps * c->hidden
+                   : latent                              ? LATENT_EPS
+                                                         : c->norm_eps);
+}
+
+/* The distance of a norm's inputs; 0: none lies between them. The rotated part of k follows a latent of k and
+ * v. */
+static uint32_t norm_ld(const struct stage_pass *pass, const struct layer_tensor *weight)
+{
+    return weight->role == TENSOR_NORM_KV_LATENT ? weight->rows + pass->stage->config.rotary_dim : 0;
 }
 
 /* The vectors of a norm step: one for each token, or one for each head of a gated delta net, or for each
  * layer's input. */
 static uint32_t norm_rows(const struct layer_run *run, const struct layer_step *step)
 {
-    return run->pass->tokens * (run->plan->width[step->in] / run->plan->tensors.list[step->norm].rows);
+    return run->pass->tokens * (run->plan->width[step->out] / run->plan->tensors.list[step->norm].rows);
 }
 
 void block_norm(struct stage_pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
@@ -42,6 +55,7 @@ void block_norm(struct stage_pass *pass, const struct block_state *block, int32_
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM,
                                         .rmsnorm = {.rows = rows,
                                                     .width = weight->rows,
+                                                    .ldx = norm_ld(pass, weight),
                                                     .eps = norm_eps(pass, weight),
                                                     .offset = norm_offset(pass, weight),
                                                     .x = x,
@@ -57,6 +71,8 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
                                         .rmsnorm_backward = {.rows = rows,
                                                              .width = weight->rows,
+                                                             .ldx = norm_ld(pass, weight),
+                                                             .lddx = norm_ld(pass, weight),
                                                              .eps = norm_eps(pass, weight),
                                                              .offset = norm_offset(pass, weight),
                                                              .accumulate = accumulate,

@@ -96,6 +96,7 @@ static const char *part_lacks(const struct stage_options *o)
            : o->split            ? "with split backward"
            : c->post_norms       ? "where outputs are normed"
            : c->delta_value_heads > 0 || c->attn_gate          ? "of gated delta nets"
+           : c->kv_latent > 0 && rectangle                     ? "of latent attention"
            : c->conv_taps > 0                                  ? "of short convolutions"
            : c->shared_ffn                                     ? "beside a shared expert"
            : c->expert_bias                                    ? "of experts with biases"

@@ -312,7 +312,7 @@ static void site_name(const struct portable *p, uint32_t layer, uint32_t site, b
     uint32_t target = 1u << site;
     char own[ARCH_NAME_MAX], begin[32];
     snprintf(own, sizeof(own), "%slayers.%u.%s.%s", front, layer, lora_target_module(target),
-             lora_target_name(target));
+             lora_target_name_in(p->model, target));
     if (target & LORA_TABLES || (target & LORA_EXPERTS && last)) {
         snprintf(name, 64, "%s", lora_target_name(target));
         return;
@@ -366,7 +366,7 @@ static int portable_site(struct portable *p, uint32_t site)
         first = has ? layer : first;
     }
     char own[64];
-    const char *last = lora_target_name(1u << site);
+    const char *last = lora_target_name_in(p->model, 1u << site);
     if (arch_of(p->model->arch)->own_modules) {
         site_name(p, 0, site, true, own);
         last = own;

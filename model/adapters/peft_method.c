@@ -24,14 +24,14 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
 }
 
 /* Checks that every matrix has the same rank and factor in both adapters. */
-static int check_same(const struct lora_sites *found, const struct lora_sites *asked, uint32_t layers,
-                      struct err *err)
+static int check_same(const struct lora_sites *found, const struct lora_sites *asked,
+                      const struct model_config *model, struct err *err)
 {
-    for (uint32_t i = 0; i < layers * LORA_TARGET_COUNT; i++) {
+    for (uint32_t i = 0; i < model->layers * LORA_TARGET_COUNT; i++) {
         uint32_t layer = i / LORA_TARGET_COUNT, site = i % LORA_TARGET_COUNT;
         uint32_t has = lora_rank_at(found, layer, site), wants = lora_rank_at(asked, layer, site);
         double scale = lora_scale_at(found, layer, site), other = lora_scale_at(asked, layer, site);
-        const char *name = lora_target_name(1u << site);
+        const char *name = lora_target_name_in(model, 1u << site);
         if ((has > 0) != (wants > 0))
             return err_set(err, ERR_INVALID,
                            "it adapts other matrices than method.targets says: %s of layer %u %s. Give the "
@@ -59,5 +59,5 @@ int peft_config_same(const struct peft_config *found, const struct peft_config *
         return err_set(err, ERR_INVALID, "it holds other modules than method.modules_to_save says");
     if (peft_sites(found, model, &has, err) < 0 || peft_sites(asked, model, &wants, err) < 0)
         return -1;
-    return check_same(&has, &wants, model->layers, err);
+    return check_same(&has, &wants, model, err);
 }

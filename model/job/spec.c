@@ -153,9 +153,8 @@ static void method_check(struct json_reader *r, void *all)
 #define EXPRESSION "{\"type\":\"string\",\"minLength\":1,\"maxLength\":1023}"
 static const char lora_schema[] =
     "{\"targets\":{\"description\":\"names of matrices or tables (lm_head, embed_tokens) or ends of their "
-    "modules' names, all-linear, or one regular expression; absent: q_proj, k_proj, v_proj, o_proj, and of "
-    "Phi-3 qkv_proj, "
-    "o_proj\",\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"uniqueItems\":true,"
+    "modules' names, all-linear, or one regular expression; absent: attention's (q_proj, k_proj, v_proj, "
+    "o_proj, or their like)\",\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"uniqueItems\":true,"
     "\"items\":"
     "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}," EXPRESSION "]},"
     "\"target_parameters\":{\"description\":\"names, or ends of names, of tensors of all experts of a layer, "

@@ -276,7 +276,8 @@ bool spec_compute_is_open(const json_t *spec);
 bool spec_blob_ref(const char *text, char hex[65]);
 
 /* Returns the rules of a method for a model: as written, or with the family's targets where none were. These
- * are q_proj, k_proj, v_proj and o_proj; qkv_proj and o_proj where q, k and v are one matrix. Borrows. */
+ * are q_proj, k_proj, v_proj and o_proj; qkv_proj and o_proj where q, k and v are one matrix; those of latent
+ * attention. Borrows. */
 struct lora_rules spec_lora_rules(const struct spec_method_part *method, const struct model_config *config);
 /* Resolves which matrices of a model a method's adapters are on, with their ranks and factors; kind full has
  * none (ways 0). ERR_INVALID or ERR_UNSUPPORTED, with the path first: a name or pattern matches nothing (the

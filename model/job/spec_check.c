@@ -9,10 +9,15 @@
 struct lora_rules spec_lora_rules(const struct spec_method_part *method, const struct model_config *config)
 {
     static char qkv[] = "qkv_proj", o[] = "o_proj", *joined[] = {qkv, o};
+    static char q_a[] = "q_a_proj", q_b[] = "q_b_proj", q[] = "q_proj", kv_a[] = "kv_a_proj_with_mqa",
+                kv_b[] = "kv_b_proj", *latent[] = {q_a, q_b, kv_a, kv_b, o, q};
     struct lora_rules rules = method->lora;
     const struct spec_names *names = &rules.targets.names;
     if (names->count > 0 && !names->given && config->packed_qkv)
         rules.targets.names = (struct spec_names){.count = 2, .names = joined};
+    if (names->count > 0 && !names->given && config->kv_latent > 0)
+        rules.targets.names = config->q_latent > 0 ? (struct spec_names){.count = 5, .names = latent}
+                                                   : (struct spec_names){.count = 4, .names = latent + 2};
     return rules;
 }
 
@@ -154,6 +159,10 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             "train.router_aux: a model of type \"%s\" chooses experts by a bias beside their scores, "
             "for which the load-balancing loss is not computed",
             model_arch_name(config->arch));
+    if (spec->train.router_aux != 0 && arch_of(config->arch)->router_greedy)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "train.router_aux: transformers has no load-balancing loss of a model of type \"%s\"",
+                       model_arch_name(config->arch));
     const uint32_t stages = spec->placement.stages;
     if (stages > config->layers + 2)
         return err_set(

@@ -31,7 +31,9 @@ enum arch_tensor {
     ARCH_NORM_Q,
     ARCH_NORM_K,
     ARCH_NORM_PER_LAYER, /* the norm of what a layer makes of its own input (Gemma 4 E2B, E4B) */
-    ARCH_Q,              /* the values from here to PER_LAYER_MODEL have the order of enum lora_target */
+    ARCH_NORM_Q_LATENT,  /* the norms of latent attention's narrow vectors */
+    ARCH_NORM_KV_LATENT,
+    ARCH_Q, /* the values from here to Q_B have the order of enum lora_target */
     ARCH_K,
     ARCH_V,
     ARCH_O,
@@ -55,12 +57,14 @@ enum arch_tensor {
     ARCH_PER_LAYER_GATE, /* the two matrices between the stream and a layer's own input */
     ARCH_PER_LAYER_OUT,
     ARCH_PER_LAYER_MODEL, /* makes every layer's own input from the embedding; of block 0 */
-    ARCH_DELTA_CONV,      /* [channels, 1, taps]: the convolution of q, k and v, or of a short convolution */
-    ARCH_DELTA_DECAY,     /* A_log, which has no suffix */
-    ARCH_DELTA_DT_BIAS,   /* dt_bias, which has no suffix */
-    ARCH_DELTA_NORM,      /* the norm of each head's output */
-    ARCH_SINKS,           /* one score of each head in attention's softmax, without a suffix */
-    ARCH_LAYER_SCALE,     /* the number that multiplies a layer's output, without a suffix */
+    ARCH_Q_A,             /* the two matrices of a q with a latent; those of k and v are ARCH_K and ARCH_V */
+    ARCH_Q_B,
+    ARCH_DELTA_CONV,    /* [channels, 1, taps]: the convolution of q, k and v, or of a short convolution */
+    ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
+    ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
+    ARCH_DELTA_NORM,    /* the norm of each head's output */
+    ARCH_SINKS,         /* one score of each head in attention's softmax, without a suffix */
+    ARCH_LAYER_SCALE,   /* the number that multiplies a layer's output, without a suffix */
     ARCH_ROUTER,
     ARCH_EXPERT_GATE, /* the matrix of one expert */
     ARCH_EXPERT_UP,
@@ -110,6 +114,7 @@ enum arch_dense {
     ARCH_DENSE_NONE,
     ARCH_DENSE_LISTED, /* decoder_sparse_step, mlp_only_layers */
     ARCH_DENSE_FIRST,  /* first_k_dense_replace: the number of the first layers, which are dense */
+    ARCH_DENSE_TYPES,  /* mlp_layer_types: each layer's kind; absent: the first is dense */
     ARCH_DENSE_OUTSIDE /* moe_layer_start_index, moe_layer_end_index and moe_layer_interval name the others */
 };
 
@@ -154,7 +159,13 @@ struct arch {
     bool delta;        /* layer_types may name linear_attention: gated delta nets */
     bool delta_packed; /* … whose q, k, v and z are one matrix (model_config.delta_packed) */
     bool conv;         /* layer_types may name conv: short convolutions; the FFN's width is LFM2's */
-    bool own_modules;  /* modules have other names than Llama's, by which adapters' configs name them */
+    /* Defaults of latent attention's sizes (model_config.kv_latent); kv 0: there is none. `pairs_given`:
+     * rope_interleave says whether rotated pairs are neighbours. */
+    struct {
+        uint32_t kv, q, key_dim, rotary_dim, value_dim;
+        bool pairs_given;
+    } latent;
+    bool own_modules; /* modules have other names than Llama's, by which adapters' configs name them */
     const char *norm_eps_key; /* config.json's key of the norms' epsilon, or NULL: rms_norm_eps */
     bool gelu_as_act;         /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
     bool multipliers;   /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
@@ -191,7 +202,9 @@ struct arch {
     bool shared_optional;          /* shared_key may be 0 or absent: there is no shared expert */
     bool shared_packed;            /* gate and up of the shared expert are one matrix */
     bool shared_scored;            /* a logistic score of the token weighs the shared expert */
-    bool router_sigmoid;           /* scores are logistic, and scaled by routed_scaling_factor */
+    bool router_scaled;            /* the weights are multiplied by routed_scaling_factor */
+    bool router_sigmoid;           /* scores are logistic */
+    bool router_greedy;            /* topk_method must be greedy, and weights are not divided by their sum */
     bool router_biased;            /* there is an ARCH_ROUTER_BIAS */
     bool router_bias_row;          /* … which files keep as a matrix of one row */
     bool expert_bias;              /* router and experts have biases, which are trained */

@@ -49,8 +49,14 @@
 
 #define SIGMOID_EXPERTS                                                                                      \
     .sparse = true, .experts_key = "n_routed_experts", .expert_ffn_key = "moe_intermediate_size",            \
-    .shared_count_key = "n_shared_experts", .router_sigmoid = true, .router_biased = true,                   \
-    .dense = ARCH_DENSE_FIRST
+    .shared_count_key = "n_shared_experts", .router_scaled = true, .router_sigmoid = true,                   \
+    .router_biased = true
+
+#define LATENT_NAMES                                                                                         \
+    [ARCH_NORM_Q_LATENT] = {LAYER "self_attn.q_a_layernorm", NULL},                                          \
+    [ARCH_NORM_KV_LATENT] = {LAYER "self_attn.kv_a_layernorm", NULL},                                        \
+    [ARCH_Q_A] = {LAYER "self_attn.q_a_proj", NULL}, [ARCH_Q_B] = {LAYER "self_attn.q_b_proj", NULL},        \
+    [ARCH_K] = {LAYER "self_attn.kv_a_proj_with_mqa", NULL}, [ARCH_V] = {LAYER "self_attn.kv_b_proj", NULL}
 
 #define GPT_OSS_SIZES                                                                                        \
     .hidden = 2880, .layers = 36, .heads = 64, .ffn = 2880, .vocab = 201088, .max_positions = 131072,        \

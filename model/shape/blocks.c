@@ -30,6 +30,8 @@ static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",
                                                             "per_layer_input_gate",
                                                             "per_layer_projection",
                                                             "per_layer_model_projection",
+                                                            "q_a_proj",
+                                                            "q_b_proj",
                                                             "embed_tokens",
                                                             "lm_head",
                                                             "experts.gate_up_proj",
@@ -38,6 +40,8 @@ static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",
 static uint32_t attention_targets(const struct model_config *config, uint32_t layer)
 {
     const struct model_heads heads = model_layer_heads(config, layer);
+    if (config->kv_latent)
+        return LORA_O | LORA_K | LORA_V | (config->q_latent ? LORA_Q_A | LORA_Q_B : LORA_Q);
     uint32_t k = heads.borrowed ? 0 : LORA_K, v = heads.borrowed || heads.k_is_v ? 0 : LORA_V;
     return LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | k | v);
 }
@@ -116,6 +120,14 @@ void lora_expert_name(const struct model_config *config, uint32_t layer, uint32_
         snprintf(last, ARCH_NAME_MAX - (size_t)(last - name), ".gate_up_proj%s", suffix);
 }
 
+const char *lora_target_name_in(const struct model_config *config, uint32_t target)
+{
+    bool latent = config->kv_latent > 0;
+    return latent && target == LORA_K   ? "kv_a_proj_with_mqa"
+           : latent && target == LORA_V ? "kv_b_proj"
+                                        : lora_target_name(target);
+}
+
 uint32_t lora_target_from_name(const char *name)
 {
     for (int i = 0; i < LORA_TARGET_COUNT; i++)
@@ -124,11 +136,31 @@ uint32_t lora_target_from_name(const char *name)
     return 0;
 }
 
+/* Returns the rows of a matrix of latent attention, and sets its columns. */
+static uint32_t latent_shape(const struct model_config *c, uint32_t target, const struct model_heads *h,
+                             uint32_t *cols)
+{
+    uint32_t values = h->heads * c->value_dim;
+    *cols = target == LORA_O     ? values
+            : target == LORA_V   ? c->kv_latent
+            : target == LORA_Q_B ? c->q_latent
+                                 : c->hidden;
+    return target == LORA_O     ? c->hidden
+           : target == LORA_Q_A ? c->q_latent
+           : target == LORA_K   ? c->kv_latent + c->rotary_dim
+           : target == LORA_V   ? h->kv - h->heads * c->rotary_dim + values
+                                : h->q;
+}
+
 static void target_shape(const struct model_config *c, uint32_t layer, uint32_t target, uint32_t ffn,
                          uint32_t *rows, uint32_t *cols)
 {
     const struct model_heads heads = model_layer_heads(c, layer);
     uint32_t q = heads.q, kv = heads.kv;
+    if (c->kv_latent && target & LORA_ATTENTION) {
+        *rows = latent_shape(c, target, &heads, cols);
+        return;
+    }
     ffn = target & LORA_SHARED ? c->shared_ffn : target & LORA_EXPERTS ? c->expert_ffn : ffn;
     *cols = target == LORA_O                                             ? q
             : target & (LORA_DOWN | LORA_SHARED_DOWN | LORA_EXPERT_DOWN) ? ffn
@@ -294,10 +326,11 @@ static struct block_part part_attention(const struct model_config *c, const stru
         p.params += (heads.borrowed ? 1 : 2) * (uint64_t)heads.head_dim;
     else if (c->qk_norm == 2)
         p.params += q + kv;
+    p.params += c->q_latent + c->kv_latent;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     /* q k^T and its product with v take 2 * 2q FLOPs per pair; causal attention computes half of the pairs */
     p.flops_per_square = 2.0 * (double)q;
-    p.saved_per_token = h + (c->attn_gate ? 4 : 2) * q + 2 * kv;
+    p.saved_per_token = h + (c->attn_gate ? 4 : 2) * q + 2 * kv + c->q_latent + c->kv_latent;
     return p;
 }
 
@@ -541,6 +574,10 @@ static void walk_layer(struct walk *w)
     if (!c->no_pre_norms)
         walk_norm(w, ARCH_NORM_INPUT, c->hidden);
     walk_matrices(w, LORA_ATTENTION, 0);
+    if (c->q_latent)
+        walk_norm(w, ARCH_NORM_Q_LATENT, c->q_latent);
+    if (c->kv_latent)
+        walk_norm(w, ARCH_NORM_KV_LATENT, c->kv_latent);
     if (c->attn_sinks)
         walk_named(w, ARCH_SINKS, 0, "", c->heads, 0);
     if (delta)

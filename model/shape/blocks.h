@@ -42,16 +42,20 @@ enum lora_target {
     LORA_PER_LAYER_GATE = 1 << 21, /* per_layer_input_gate and per_layer_projection of a layer, and */
     LORA_PER_LAYER_OUT = 1 << 22,
     LORA_PER_LAYER_MODEL = 1 << 23, /* per_layer_model_projection of block 0 (Gemma 4 E2B, E4B) */
-    LORA_ALL = (1 << 24) - 1,       /* every matrix that the architecture has: see model_lora_targets() */
-    LORA_EMBEDDING = 1 << 24,       /* the tables, which every model has; a tied one may have both adapters */
-    LORA_HEAD = 1 << 25,
+    /* With latent attention LORA_K is kv_a_proj_with_mqa and LORA_V is kv_b_proj; q_proj is two matrices
+     * where q has a latent, too: */
+    LORA_Q_A = 1 << 24,
+    LORA_Q_B = 1 << 25,
+    LORA_ALL = (1 << 26) - 1, /* every matrix that the architecture has: see model_lora_targets() */
+    LORA_EMBEDDING = 1 << 26, /* the tables, which every model has; a tied one may have both adapters */
+    LORA_HEAD = 1 << 27,
     LORA_TABLES = LORA_EMBEDDING | LORA_HEAD,
     /* Adapters on tensors of all experts of a layer (peft's target_parameters). Each expert has an A and a B:
      * gate and up together one A and one B, in which gate's rows are above up's. */
-    LORA_EXPERT_GATE_UP = 1 << 26,
-    LORA_EXPERT_DOWN = 1 << 27,
+    LORA_EXPERT_GATE_UP = 1 << 28,
+    LORA_EXPERT_DOWN = 1 << 29,
     LORA_EXPERTS = LORA_EXPERT_GATE_UP | LORA_EXPERT_DOWN,
-    LORA_TARGET_COUNT = 28
+    LORA_TARGET_COUNT = 30
 };
 _Static_assert((1 << MODEL_MATRICES) - 1 == LORA_ALL,
                "a layer's matrices are the targets that are no tables");
@@ -60,7 +64,8 @@ _Static_assert((1 << MODEL_MATRICES) - 1 == LORA_ALL,
 enum {
     LORA_DELTA = LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A | LORA_DELTA_OUT |
                  LORA_DELTA_QKVZ | LORA_DELTA_BA,
-    LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA | LORA_CONV_IN,
+    LORA_ATTENTION =
+        LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_DELTA | LORA_CONV_IN | LORA_Q_A | LORA_Q_B,
     LORA_SHARED = LORA_SHARED_GATE | LORA_SHARED_UP | LORA_SHARED_DOWN | LORA_SHARED_GATE_UP,
     LORA_PER_LAYER = LORA_PER_LAYER_GATE | LORA_PER_LAYER_OUT | LORA_PER_LAYER_MODEL
 };
@@ -76,8 +81,10 @@ uint32_t model_layer_targets(const struct model_config *config, uint32_t layer);
 /* Returns the name of the module around a target: "self_attn", "linear_attn", "mlp", or "" where the layer or
  * the model itself has it. */
 const char *lora_target_module(uint32_t target);
-/* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set. */
+/* Returns the target's name, "q_proj" …, or NULL unless exactly one bit is set; and its name in a model,
+ * which is another one with latent attention. */
 const char *lora_target_name(uint32_t target);
+const char *lora_target_name_in(const struct model_config *config, uint32_t target);
 /* Writes the name of a parameter of LORA_EXPERTS in transformers 5,
  * "model.layers.3.mlp.experts.gate_up_proj". */
 void lora_parameter_name(const struct model_config *config, uint32_t layer, uint32_t target,

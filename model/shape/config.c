@@ -108,7 +108,7 @@ static void set_rope(json_t *out, const struct model_config *c)
     if (c->rope_local_set)
         parameters = json_pack("{s:o, s:o}", "full_attention", parameters, "sliding_attention",
                                rope_to_json(&c->rope_local));
-    if (c->rotary_dim)
+    if (c->rotary_dim && !c->kv_latent)
         json_object_set_new(parameters, "partial_rotary_factor",
                             json_real((double)c->rotary_dim / c->head_dim));
     json_object_set_new(out, "rope_parameters", parameters);
@@ -118,6 +118,14 @@ static void set_rope(json_t *out, const struct model_config *c)
     for (uint32_t i = 0; i < c->layers; i++)
         json_array_append_new(rotated, json_integer(model_layer_rotates(c, i)));
     json_object_set_new(out, "no_rope_layers", rotated);
+}
+
+static json_t *dense_types(const struct model_config *c)
+{
+    json_t *types = json_array();
+    for (uint32_t i = 0; i < c->layers; i++)
+        json_array_append_new(types, json_string(model_layer_is_sparse(c, i) ? "sparse" : "dense"));
+    return types;
 }
 
 static void set_experts(json_t *out, const struct model_config *c)
@@ -137,7 +145,7 @@ static void set_experts(json_t *out, const struct model_config *c)
         json_object_set_new(out, "swiglu_limit", json_real(c->gate_limit));
         json_object_set_new(out, "swiglu_alpha", json_real(c->gate_alpha));
     }
-    if (a->router_sigmoid)
+    if (a->router_scaled)
         json_object_set_new(out, "routed_scaling_factor", json_real(c->router_scale));
     if (a->qk_norm_key)
         json_object_set_new(out, a->qk_norm_key, json_boolean(c->qk_norm));
@@ -158,6 +166,8 @@ static void set_experts(json_t *out, const struct model_config *c)
         json_object_set_new(out, "moe_layer_start_index", json_integer(first));
         json_object_set_new(out, "moe_layer_end_index", json_integer(last));
     }
+    if (a->dense == ARCH_DENSE_TYPES)
+        json_object_set_new(out, "mlp_layer_types", dense_types(c));
     if (a->dense != ARCH_DENSE_LISTED)
         return;
     json_t *only = json_array();
@@ -202,6 +212,17 @@ static void set_full_heads(json_t *out, const struct model_config *c)
     json_object_set_new(out, "vocab_size_per_layer_input", json_integer(c->vocab));
     json_object_set_new(out, "num_kv_shared_layers", json_integer(c->kv_borrowers));
     json_object_set_new(out, "use_double_wide_mlp", json_boolean(c->borrowers_wide));
+}
+
+static void set_latent(json_t *out, const struct model_config *c)
+{
+    json_object_set_new(out, "kv_lora_rank", json_integer(c->kv_latent));
+    json_object_set_new(out, "q_lora_rank", c->q_latent ? json_integer(c->q_latent) : json_null());
+    json_object_set_new(out, "qk_nope_head_dim", json_integer(c->head_dim - c->rotary_dim));
+    json_object_set_new(out, "qk_rope_head_dim", json_integer(c->rotary_dim));
+    json_object_set_new(out, "v_head_dim", json_integer(c->value_dim));
+    json_object_set_new(out, "head_dim", json_integer(c->rotary_dim));
+    json_object_set_new(out, "rope_interleave", json_boolean(c->rope_adjacent));
 }
 
 static void set_delta(json_t *out, const struct model_config *c)
@@ -356,6 +377,8 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     set_scores(out, c);
     if (c->full_head_dim)
         set_full_heads(out, c);
+    if (c->kv_latent)
+        set_latent(out, c);
     if (c->delta_value_heads)
         set_delta(out, c);
     if (c->conv_taps)

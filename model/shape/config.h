@@ -20,7 +20,7 @@ enum {
     MODEL_EOS_MAX = 8,
     MODEL_DELTA_TAPS = 4,   /* tokens that a gated delta net's convolution reads */
     ROPE_FACTORS_MAX = 128, /* frequencies that longrope may scale */
-    MODEL_MATRICES = 24,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
+    MODEL_MATRICES = 26,    /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
     /* entries of model_packing.matrix: different sets of formats that the layers of a file may have */
     MODEL_PACKINGS_MAX = 16,
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* bytes of a config.json */
@@ -40,6 +40,9 @@ enum model_arch {
     MODEL_GLM4_MOE,
     MODEL_DOTS1,
     MODEL_ERNIE_MOE,
+    MODEL_GLM4_LITE,
+    MODEL_DEEPSEEK2,
+    MODEL_DEEPSEEK3,
     MODEL_GPT_OSS,
     MODEL_GRANITE_MOE,
     MODEL_GRANITE_SHARED,
@@ -97,6 +100,7 @@ struct rope_config {
     /* Ministral 3 multiplies q by 1 + query_beta * log(1 + floor(position / original_max_positions)). That is
      * 1 up to original_max_positions; longer rows are refused. 0: no such factor */
     double query_beta;
+    double scores_mscale;  /* yarn: mscale_all_dim, which with latent attention scales the scores, too */
     bool ramp_exact;       /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
     double partial;        /* proportional: the share of the pairs that are rotated */
     uint32_t factor_count; /* longrope: half the number of rotated values */
@@ -185,6 +189,12 @@ struct model_config {
     /* Layers with a gated short convolution in the place of attention (LFM2). */
     uint8_t conv_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i is such a layer */
     uint32_t conv_taps;                       /* tokens that the convolution reads */
+    /* Latent attention (DeepSeek-AI 2024, DeepSeek-V2): k and v, and mostly q, are products of narrow normed
+     * vectors. kv_heads is heads; the last rotary_dim of a head's head_dim values are rotated in q, and in k
+     * they are the same for all heads. */
+    uint32_t kv_latent; /* width of the vector of k and v; 0: there is no such attention */
+    uint32_t q_latent;  /* width of that of q; 0: q is a product of the layer's input */
+    uint32_t value_dim; /* values of a head of v, at most head_dim */
     /* Mixture of experts; experts = 0 means a dense model. */
     uint32_t experts;        /* number of experts in a sparse layer */
     uint32_t experts_active; /* experts chosen for a token */

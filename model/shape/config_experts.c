@@ -2,6 +2,8 @@
  */
 #include "model/shape/config_experts.h"
 
+#include <string.h>
+
 #include "model/shape/arch.h"
 
 int config_refuse_value(struct json_reader *r, const char *key, double value, double only)
@@ -35,10 +37,30 @@ static int parse_dense_range(struct json_reader *r, struct model_config *c)
     return r->failed ? -1 : 0;
 }
 
+/* Reads mlp_layer_types, which names each layer's kind; absent: the first layers are dense. */
+static int parse_dense_types(struct json_reader *r, struct model_config *c)
+{
+    const json_t *types = NULL;
+    jr_array(r, "mlp_layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types);
+    if (r->failed)
+        return -1;
+    if (types && json_array_size(types) != c->layers)
+        return jr_fail(r, "mlp_layer_types", "has %zu entries for num_hidden_layers, %u",
+                       json_array_size(types), c->layers);
+    if (!types)
+        mark_dense(c, arch_of(c->arch)->dense_default, c->layers, 1);
+    for (uint32_t i = 0; types && i < c->layers; i++)
+        if (strcmp(json_string_value(json_array_get(types, i)), "sparse") != 0)
+            model_layer_mark(c->dense_layer, i);
+    return 0;
+}
+
 static int parse_dense_layers(struct json_reader *r, struct model_config *c)
 {
     const json_t *only = NULL;
     uint32_t step = 1;
+    if (arch_of(c->arch)->dense == ARCH_DENSE_TYPES)
+        return parse_dense_types(r, c);
     if (arch_of(c->arch)->dense != ARCH_DENSE_LISTED)
         return parse_dense_range(r, c);
     jr_u32(r, "decoder_sparse_step", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &step);
@@ -69,6 +91,20 @@ static int refuse_groups(struct json_reader *r)
     return 0;
 }
 
+/* Refuses another choice of experts than the largest probabilities, and weights that are divided by their
+ * sum, which DeepSeek's own code knows and transformers does not. */
+static int refuse_choice(struct json_reader *r, const struct model_config *c)
+{
+    const char *method = "greedy";
+    jr_str(r, "topk_method", JR_OPTIONAL, 1, 64, &method);
+    if (!r->failed && strcmp(method, "greedy") != 0)
+        return err_set(r->err, ERR_UNSUPPORTED, "topk_method: \"%.64s\" is not supported; only greedy is",
+                       method);
+    if (!r->failed && c->router_renormalise)
+        return err_set(r->err, ERR_UNSUPPORTED, "norm_topk_prob: not supported; it must be false");
+    return r->failed ? -1 : 0;
+}
+
 /* Reads the shared expert's width, and the kinds of router and gate. */
 static int parse_shared(struct json_reader *r, struct model_config *c)
 {
@@ -92,10 +128,10 @@ static int parse_shared(struct json_reader *r, struct model_config *c)
     }
     /* what experts add to the residual stream has the factor of all that is added */
     c->router_scale = c->branch_scale;
-    if (a->router_sigmoid) {
+    if (a->router_scaled) {
         c->router_scale = 1;
         jr_f64(r, "routed_scaling_factor", JR_OPTIONAL, 1e-9, 1e9, &c->router_scale);
-        if (refuse_groups(r) < 0)
+        if ((a->router_greedy ? refuse_choice(r, c) : refuse_groups(r)) < 0)
             return -1;
     }
     return r->failed ? -1 : 0;
@@ -143,6 +179,7 @@ int config_experts_parse(struct json_reader *r, struct model_config *c)
         return jr_fail(r,
                        a->dense == ARCH_DENSE_FIRST     ? "first_k_dense_replace"
                        : a->dense == ARCH_DENSE_OUTSIDE ? "moe_layer_start_index"
+                       : a->dense == ARCH_DENSE_TYPES   ? "mlp_layer_types"
                                                         : "mlp_only_layers",
                        "leaves no layer with experts");
     if (!any_dense && !c->experts_beside)

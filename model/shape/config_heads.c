@@ -1,8 +1,12 @@
-/* The heads of layers without a window, where these have other heads than layers with one. */
+/* The heads of layers without a window, where these have other heads than layers with one; those of latent
+ * attention. */
 #include "model/shape/config_heads.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "model/shape/arch.h"
+#include "model/shape/config_experts.h"
 
 /* Reads what Gemma 4's small models (E2B, E4B) have beside the large ones. */
 static int parse_small(struct json_reader *r, struct model_config *c)
@@ -93,5 +97,43 @@ int config_heads_parse(struct json_reader *r, struct model_config *c)
     if (c->full_head_dim % 2 != 0 || (uint64_t)c->heads * c->full_head_dim > CONFIG_HIDDEN_MAX)
         return jr_fail(r, "global_head_dim", "%u heads of %u are wider than %d, or not of an even width",
                        c->heads, c->full_head_dim, CONFIG_HIDDEN_MAX);
+    return 0;
+}
+
+int config_latent_parse(struct json_reader *r, struct model_config *c)
+{
+    static const char *const off[] = {"attention_bias", "mlp_bias"};
+    const struct arch *a = arch_of(c->arch);
+    uint32_t key_dim = a->latent.key_dim, rotary = a->latent.rotary_dim, given;
+    c->kv_latent = a->latent.kv;
+    c->q_latent = json_is_null(json_object_get(r->object, "q_lora_rank")) ? 0 : a->latent.q;
+    c->value_dim = a->latent.value_dim;
+    jr_u32(r, "kv_lora_rank", JR_OPTIONAL, 1, CONFIG_HIDDEN_MAX, &c->kv_latent);
+    jr_u32(r, "q_lora_rank", JR_OPTIONAL, 1, CONFIG_HIDDEN_MAX, &c->q_latent);
+    jr_u32(r, "qk_nope_head_dim", JR_OPTIONAL, 1, CONFIG_HEAD_DIM_MAX, &key_dim);
+    jr_u32(r, "qk_rope_head_dim", JR_OPTIONAL, 2, CONFIG_HEAD_DIM_MAX, &rotary);
+    jr_u32(r, "v_head_dim", JR_OPTIONAL, 1, CONFIG_HEAD_DIM_MAX, &c->value_dim);
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
+        bool biased = false;
+        if (jr_bool(r, off[i], JR_OPTIONAL, &biased) > 0 && biased)
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "%s: not supported with latent attention; it must be false", off[i]);
+    }
+    given = rotary;
+    jr_u32(r, "head_dim", JR_OPTIONAL, 2, CONFIG_HEAD_DIM_MAX, &given);
+    if (r->failed)
+        return -1;
+    if (given != rotary) /* the classes differ in what they take then */
+        return config_refuse_value(r, "head_dim", given, rotary);
+    if (c->kv_heads != c->heads)
+        return config_refuse_value(r, "num_key_value_heads", c->kv_heads, c->heads);
+    if (rotary % 2 != 0)
+        return jr_fail(r, "qk_rope_head_dim", "%u is not even", rotary);
+    if (c->value_dim > key_dim + rotary)
+        return err_set(r->err, ERR_UNSUPPORTED,
+                       "v_head_dim: %u is not supported; at most %u, the width of q, is", c->value_dim,
+                       key_dim + rotary);
+    c->rotary_dim = rotary;
+    c->head_dim = key_dim + rotary;
     return 0;
 }

@@ -292,6 +292,23 @@ static int rope_kind_check(const struct rope_config *rope, const struct arch *a,
                           a->model_type);
 }
 
+/* Reads which values of a head latent attention rotates as pairs, and scales the scores where YaRN says so.
+ */
+static int latent_rope(struct json_reader *r, const char *path, struct model_config *c)
+{
+    double mscale = rope_magnitude(c->rope.factor, c->rope.scores_mscale);
+    if (c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_YARN)
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and yarn are", path,
+                       c->rope.kind_name, model_arch_name(c->arch));
+    if (c->rope.scores_mscale > 0)
+        c->attn_scale = mscale * mscale / sqrt((double)c->head_dim);
+    c->rope_adjacent = true;
+    if (arch_of(c->arch)->latent.pairs_given &&
+        jr_bool(r, "rope_interleave", JR_OPTIONAL, &c->rope_adjacent) < 0)
+        return -1;
+    return 0;
+}
+
 static int parse_rope_settings(struct json_reader *r, const json_t *settings, const char *path,
                                struct model_config *c)
 {
@@ -314,6 +331,8 @@ static int parse_rope_settings(struct json_reader *r, const json_t *settings, co
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
                        path, c->rope.kind_name, a->model_type);
     if (a->query_beta && query_beta_read(settings, path, &c->rope, r->err) < 0)
+        return -1;
+    if (a->latent.kv > 0 && latent_rope(r, path, c) < 0)
         return -1;
     c->rope_local_set = a->rope_by_type;
     if (!a->rope_by_type)
@@ -489,6 +508,8 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     c->norm_eps = a->norm_eps;
     jr_f64(r, arch_norm_eps_key(a), JR_OPTIONAL, 1e-30, 1, &c->norm_eps);
     if (r->failed || (a->conv && config_block_ffn_parse(r, c) < 0))
+        return -1;
+    if (a->latent.kv > 0 && config_latent_parse(r, c) < 0)
         return -1;
     if (c->heads % c->kv_heads != 0)
         return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,

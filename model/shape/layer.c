@@ -39,18 +39,7 @@ static void attention_steps(struct maker *maker)
                 tensor_vector(&maker->tensors, TENSOR_NORM_K, 0, c->qk_norm == 1 ? h.head_dim : kv);
         plan->width[VALUE_QKV_NORM] = h.qkv;
     }
-    step_add(maker, STEP_ROPE, qkv, qkv, VALUE_NONE);
-    if (plan->lends)
-        step_add(maker, STEP_LEND, qkv, qkv, VALUE_NONE);
-    if (maker->tensors.method->sixteen) {
-        step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
-        plan->width[qkv = VALUE_QKV_ROUNDED] = h.qkv;
-    }
-    struct layer_step *attention = step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
-    if (c->attn_sinks)
-        attention->norm = tensor_vector(&maker->tensors, TENSOR_SINKS, 0, h.heads);
-    plan->width[VALUE_ATT] = q;
-    plan->width[VALUE_LSE] = h.heads;
+    scores_steps(maker, qkv);
     if (gate) {
         step_add(maker, STEP_GATE, VALUE_ATT, VALUE_GATED, VALUE_NONE);
         plan->width[VALUE_GATED] = q;
@@ -292,6 +281,8 @@ static void layer_steps(struct maker *maker, bool sparse)
         delta_steps(maker);
     else if (model_layer_is_conv(maker->tensors.config, maker->tensors.layer))
         conv_steps(maker);
+    else if (maker->tensors.config->kv_latent > 0)
+        latent_steps(maker);
     else
         attention_steps(maker);
     plan->second_half = plan->step_count;
@@ -351,8 +342,8 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_SHARED_ACT ||
            value == VALUE_ATT_POST || value == VALUE_FFN_POST || value == VALUE_ATT_NORM ||
            value == VALUE_FFN_MID || value == VALUE_PER_LAYER_ACT || value == VALUE_PER_LAYER_POST ||
-           value == VALUE_PER_LAYER_NORM || value == VALUE_GATED ||
-           (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
+           value == VALUE_PER_LAYER_NORM || value == VALUE_GATED || value == VALUE_Q_LATENT_NORM ||
+           value == VALUE_KV_LATENT_NORM || (value == VALUE_QKV && plan->width[VALUE_MIXED] > 0) ||
            (value == VALUE_QKV_ROUNDED &&
             /* QKV_ROUNDED is made again from QKV_NORM, which the norm's backward recomputes anyway */
             plan->width[VALUE_QKV_NORM] > 0);
@@ -364,7 +355,7 @@ static bool passes(const struct layer_plan *plan, enum layer_value value)
     return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0 &&
             plan->width[VALUE_MIXED] == 0) ||
            value == VALUE_PACKED || value == VALUE_DENSE_POST || value == VALUE_EXPERT_POST ||
-           value == VALUE_PER_LAYER_GATE ||
+           value == VALUE_PER_LAYER_GATE || value == VALUE_Q || value == VALUE_KV ||
            /* outputs that are scaled, but not normed, before they are added */
            (value == VALUE_ATT_OUT && plan->width[VALUE_ATT_POST] == 0) ||
            (value == VALUE_FFN_OUT && plan->width[VALUE_FFN_POST] == 0);
@@ -609,7 +600,9 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
     bool scales = value == VALUE_EXPERT_SCALE && step->kind == STEP_WEIGH;
     bool gates = value == VALUE_MIXED && (step->kind == STEP_GATE || step->kind == STEP_DELTA);
-    return weights || given || scales || gates || layer_gradient_of(step->in) == value ||
+    bool parts =
+        step->kind == STEP_SPLIT && step->add == VALUE_KV && (value == VALUE_KV || value == VALUE_KV_LATENT);
+    return weights || given || scales || gates || parts || layer_gradient_of(step->in) == value ||
            layer_gradient_of(step->out) == value;
 }
 

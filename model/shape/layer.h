@@ -98,8 +98,10 @@ enum tensor_role {
     TENSOR_PER_LAYER_NORM,   /* and the norm of what is made of the embedding */
     TENSOR_NORM_Q,
     TENSOR_NORM_K,
-    TENSOR_MATRIX, /* the matrix of `target` */
-    TENSOR_BIAS,   /* the bias beside the matrix of `target` */
+    TENSOR_NORM_Q_LATENT,  /* the norms of latent attention's narrow vectors, */
+    TENSOR_NORM_KV_LATENT, /* of which that of k and v leaves the rotated values behind it alone */
+    TENSOR_MATRIX,         /* the matrix of `target` */
+    TENSOR_BIAS,           /* the bias beside the matrix of `target` */
     TENSOR_ROUTER,
     TENSOR_DELTA_CONV,    /* [channels, taps]: the convolution of a layer, always in fp32 */
     TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
@@ -159,14 +161,20 @@ enum layer_value {
     VALUE_NORM,   /* norm(x) */
     VALUE_PACKED, /* what a packed gated delta net's matrices make; VALUE_MIXED has its parts apart */
     VALUE_MIXED,  /* where there are gates: what they are made from, with q, k and v; where k is v: q and k */
-    VALUE_QKV,    /* q, k and v side by side */
+    VALUE_Q_LATENT, /* latent attention's narrow vector of q, and its norm, */
+    VALUE_Q_LATENT_NORM,
+    VALUE_Q,         /* and q that is made of it; */
+    VALUE_KV_LATENT, /* that of k and v with the rotated part of k, and its norm, */
+    VALUE_KV_LATENT_NORM,
+    VALUE_KV,          /* and each head's k (but for that part) and v */
+    VALUE_QKV,         /* q, k and v side by side */
     VALUE_QKV_NORM,    /* q, k and v after the norms of q and k */
     VALUE_QKV_ROUNDED, /* q, k and v in 16 bits, where attention reads them so */
     VALUE_ERROR,       /* what a gated delta net's state does not predict of v */
     VALUE_ATT,
     VALUE_LSE,      /* logarithms of the softmax's sums, one per head */
     VALUE_ATT_NORM, /* a gated delta net's output, each head normed */
-    VALUE_GATED,    /* attention's output times its gate */
+    VALUE_GATED,    /* attention's output times its gate, or without the zeros that v was widened by */
     VALUE_ATT_OUT,  /* attention's output, where it is normed or scaled before it is added */
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
@@ -221,7 +229,8 @@ enum layer_step_kind {
     STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
     STEP_SPLIT, /* out = what of in is no gate, or k a second time as v, or VALUE_MIXED of VALUE_PACKED, or q
-                 * and the borrowed k and v */
+                 * and the borrowed k and v, or q, k and v of latent attention (in, add and VALUE_KV_LATENT),
+                 * or heads without the zeros behind them */
     STEP_LEND,  /* keeps k and v of in (= out) for later layers */
     STEP_PAIR,  /* out = in, and the layer's own input beside it */
     STEP_CONV,  /* out = the causal convolution of in's first columns, in a gated delta net its silu */

@@ -44,7 +44,11 @@ void linear_step(struct maker *maker, const struct product_shape *shape);
  * residual stream, after a norm where config.post_norms is set, and times config.branch_scale. */
 void join_steps(struct maker *maker, const struct join *join);
 
-/* Add the first half of a layer without attention: a gated delta net, a short convolution. */
+/* Adds the steps from q, k and v in `qkv` to VALUE_ATT. */
+void scores_steps(struct maker *maker, enum layer_value qkv);
+/* Add the first half of a layer: latent attention, and without attention a gated delta net, a short
+ * convolution. */
+void latent_steps(struct maker *maker);
 void delta_steps(struct maker *maker);
 void conv_steps(struct maker *maker);
 

@@ -1,5 +1,5 @@
-/* Adds steps to a layer's plan: one at a time, and those of gated delta nets and of short convolutions, which
- * some layers have in the place of attention. */
+/* Adds steps to a layer's plan: one at a time, and those of latent attention, and of gated delta nets and
+ * short convolutions, which some layers have in the place of attention. */
 #include "model/shape/layer_private.h"
 
 struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum layer_value in,
@@ -68,6 +68,78 @@ void join_steps(struct maker *maker, const struct join *join)
         norm_step(maker, join->norm, join->raw, join->post);
     step_add(maker, STEP_ADD, normed ? join->post : join->raw, join->out, join->stream)->factor = factor;
     maker->plan->width[join->out] = c->hidden;
+}
+
+void scores_steps(struct maker *maker, enum layer_value qkv)
+{
+    const struct model_heads h = maker->plan->heads;
+    uint32_t *width = maker->plan->width;
+    step_add(maker, STEP_ROPE, qkv, qkv, VALUE_NONE);
+    if (maker->plan->lends)
+        step_add(maker, STEP_LEND, qkv, qkv, VALUE_NONE);
+    if (maker->tensors.method->sixteen) {
+        step_add(maker, STEP_ROUND, qkv, VALUE_QKV_ROUNDED, VALUE_NONE);
+        width[qkv = VALUE_QKV_ROUNDED] = h.qkv;
+    }
+    struct layer_step *attention = step_add(maker, STEP_ATTENTION, qkv, VALUE_ATT, VALUE_NONE);
+    if (maker->tensors.config->attn_sinks)
+        attention->norm = tensor_vector(&maker->tensors, TENSOR_SINKS, 0, h.heads);
+    width[VALUE_ATT] = h.q;
+    width[VALUE_LSE] = h.heads;
+}
+
+/* Adds the product of `in` with one matrix. */
+static void product_step(struct maker *maker, enum layer_value in, uint32_t inputs, enum layer_value out,
+                         struct target_matrix matrix)
+{
+    linear_step(
+        maker,
+        &(struct product_shape){
+            .in = in, .out = out, .add = VALUE_NONE, .inputs = inputs, .count = 1, .matrices = &matrix});
+}
+
+/* Adds the norm of a latent vector. */
+static void latent_norm(struct maker *maker, enum tensor_role role, enum layer_value in, enum layer_value out,
+                        uint32_t width)
+{
+    step_add(maker, STEP_NORM, in, out, VALUE_NONE)->norm = tensor_vector(&maker->tensors, role, 0, width);
+    maker->plan->width[out] = width;
+}
+
+/* Adds the steps of latent attention as transformers computes it in training: q, k and v are made of their
+ * latents, k's rotated part is copied to all heads, and attention is that of other layers. A head has its
+ * rotated values first, and where v is narrower than q it ends in zeros. */
+void latent_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    const struct model_heads h = maker->plan->heads;
+    uint32_t *width = maker->plan->width, values = h.heads * c->value_dim;
+    bool narrow = c->value_dim < h.head_dim;
+    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    if (c->q_latent > 0) {
+        product_step(maker, VALUE_NORM, c->hidden, VALUE_Q_LATENT,
+                     (struct target_matrix){LORA_Q_A, c->q_latent});
+        latent_norm(maker, TENSOR_NORM_Q_LATENT, VALUE_Q_LATENT, VALUE_Q_LATENT_NORM, c->q_latent);
+        product_step(maker, VALUE_Q_LATENT_NORM, c->q_latent, VALUE_Q, (struct target_matrix){LORA_Q_B, h.q});
+    } else {
+        product_step(maker, VALUE_NORM, c->hidden, VALUE_Q, (struct target_matrix){LORA_Q, h.q});
+    }
+    product_step(maker, VALUE_NORM, c->hidden, VALUE_KV_LATENT,
+                 (struct target_matrix){LORA_K, c->kv_latent + c->rotary_dim});
+    latent_norm(maker, TENSOR_NORM_KV_LATENT, VALUE_KV_LATENT, VALUE_KV_LATENT_NORM, c->kv_latent);
+    product_step(maker, VALUE_KV_LATENT_NORM, c->kv_latent, VALUE_KV,
+                 (struct target_matrix){LORA_V, h.kv - h.heads * c->rotary_dim + values});
+    step_add(maker, STEP_SPLIT, VALUE_Q, VALUE_QKV, VALUE_KV);
+    width[VALUE_QKV] = h.qkv;
+    scores_steps(maker, VALUE_QKV);
+    if (narrow)
+        step_add(maker, STEP_SPLIT, VALUE_ATT, VALUE_GATED, VALUE_NONE);
+    width[VALUE_GATED] = narrow ? values : 0;
+    join_steps(maker, &(struct join){.in = narrow ? VALUE_GATED : VALUE_ATT,
+                                     .stream = VALUE_X,
+                                     .out = VALUE_MID,
+                                     .inputs = values,
+                                     .matrix = {LORA_O, c->hidden}});
 }
 
 /* Adds the steps of a gated delta net: one product makes q, k, v, the gate z and the two numbers of each head

@@ -448,6 +448,8 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
         [TENSOR_PER_LAYER_NORM] = ARCH_PER_LAYER_NORM,
         [TENSOR_NORM_Q] = ARCH_NORM_Q,
         [TENSOR_NORM_K] = ARCH_NORM_K,
+        [TENSOR_NORM_Q_LATENT] = ARCH_NORM_Q_LATENT,
+        [TENSOR_NORM_KV_LATENT] = ARCH_NORM_KV_LATENT,
         [TENSOR_ROUTER] = ARCH_ROUTER,
         /* of biases, only the router's has no target */
         [TENSOR_BIAS] = ARCH_ROUTER,

@@ -21,6 +21,8 @@ uint32_t lora_target_of(const char *module)
     for (uint32_t i = 0; i < 3; i++)
         if (strcmp(last, w_names[i]) == 0)
             return LORA_GATE << i;
+    if (strcmp(last, "kv_a_proj_with_mqa") == 0 || strcmp(last, "kv_b_proj") == 0)
+        return last[3] == 'a' ? LORA_K : LORA_V;
     uint32_t target = lora_target_from_name(last);
     if (target == LORA_DELTA_OUT && strstr(module, ".self_attn."))
         return LORA_O; /* LFM2's name of it */
@@ -254,7 +256,7 @@ static int visit(const struct block_tensor *tensor, void *arg)
     r->takes |= module.target;
     const char *last = strrchr(module.name, '.');
     snprintf(module.other, sizeof(module.other), "%.*s.%s", last ? (int)(last - module.name) : 0, module.name,
-             lora_target_name(module.target));
+             lora_target_name_in(r->config, module.target));
     block_tensor_layers(r->config, tensor, &begin, &end);
     struct site *site = &r->sites[(size_t)begin * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(module.target)];
     struct site before = *site;
@@ -328,12 +330,12 @@ static void list_add(char list[LIST_BYTES], const char *name)
     snprintf(list + used, LIST_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
 }
 
-static void list_targets(uint32_t mask, char list[LIST_BYTES])
+static void list_targets(const struct model_config *config, uint32_t mask, char list[LIST_BYTES])
 {
     list[0] = '\0';
     for (uint32_t bit = 1; bit <= LORA_EXPERT_DOWN; bit <<= 1)
         if (mask & bit)
-            list_add(list, lora_target_name(bit));
+            list_add(list, lora_target_name_in(config, bit));
 }
 
 /* Refuses a name in targets that no module has, or a pattern that matches no adapted matrix. */
@@ -346,7 +348,7 @@ static int check_used(const struct resolver *r)
     /* beside target_parameters no module need match to those who load an adapter */
     bool none = (r->matched & ~(r->defaults->strict ? LORA_EXPERTS : 0)) == 0;
     bool pattern = rules->all_linear || rules->targets.expression || !(r->matched & LORA_EXPERTS);
-    list_targets(r->takes & ~hidden, list);
+    list_targets(r->config, r->takes & ~hidden, list);
     for (uint32_t i = 0; i < rules->targets.names.count; i++)
         if (!r->named[i] && (r->defaults->strict || none))
             return err_set(r->err, ERR_INVALID,
@@ -354,14 +356,14 @@ static int check_used(const struct resolver *r)
                            rules->targets.names.names[i], list);
     if (none && rules->targets.names.count > 0)
         return err_set(r->err, ERR_INVALID, "%s.%s: exclude_modules leaves none of them", where, targets);
-    list_targets(r->takes & ~hidden & LORA_ALL, list);
+    list_targets(r->config, r->takes & ~hidden & LORA_ALL, list);
     if (none && pattern)
         return err_set(r->err, ERR_INVALID,
                        "%s.%s: \"%.120s\" matches no layer of this model; there are model.layers.0 to "
                        "model.layers.%u, each with %s",
                        where, targets, rules->targets.expression ? rules->targets.expression : "all-linear",
                        r->config->layers - 1, list);
-    list_targets(r->matched, list);
+    list_targets(r->config, r->matched, list);
     for (int k = 0; k < 2 && r->defaults->strict; k++) {
         const struct matchers *m = k == 0 ? &r->ranks : &r->alphas;
         const struct lora_patterns *patterns = k == 0 ? &rules->ranks : &rules->alphas;

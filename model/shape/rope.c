@@ -29,7 +29,7 @@ static int factors_read(struct json_reader *r, const char *key, uint32_t *count,
     return 0;
 }
 
-static double magnitude(double scale, double multiplier)
+double rope_magnitude(double scale, double multiplier)
 {
     return scale <= 1 ? 1 : 0.1 * multiplier * log(scale) + 1;
 }
@@ -49,10 +49,11 @@ static void yarn_read(struct json_reader *r, double ratio, struct rope_config *r
     jr_bool(r, "truncate", JR_OPTIONAL, &truncate);
     rope->beta_fast = rope->beta_fast > 0 ? rope->beta_fast : 32;
     rope->beta_slow = rope->beta_slow > 0 ? rope->beta_slow : 1;
+    rope->scores_mscale = all_dim;
     rope->ramp_exact = !truncate;
     rope->attention = by_dim > 0 && all_dim > 0
-                          ? magnitude(rope->factor, by_dim) / magnitude(rope->factor, all_dim)
-                          : magnitude(rope->factor, 1);
+                          ? rope_magnitude(rope->factor, by_dim) / rope_magnitude(rope->factor, all_dim)
+                          : rope_magnitude(rope->factor, 1);
     jr_f64(r, "attention_factor", JR_OPTIONAL, 1e-6, 1e6, &rope->attention);
 }
 
@@ -189,6 +190,8 @@ json_t *rope_to_json(const struct rope_config *rope)
         json_object_set_new(object, "beta_fast", json_real(rope->beta_fast));
         json_object_set_new(object, "beta_slow", json_real(rope->beta_slow));
         json_object_set_new(object, "truncate", json_boolean(!rope->ramp_exact));
+        if (rope->scores_mscale > 0)
+            json_object_set_new(object, "mscale_all_dim", json_real(rope->scores_mscale));
     }
     if (rope->query_beta > 0)
         json_object_set_new(object, "llama_4_scaling_beta", json_real(rope->query_beta));

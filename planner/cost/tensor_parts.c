@@ -10,6 +10,7 @@ const char *tensor_lacks(const struct problem *p)
     const struct model_config *c = w->config;
     return c->experts > 0             ? "experts are not cut into matrices"
            : c->delta_value_heads > 0 ? "the heads of gated delta nets are not cut"
+           : c->kv_latent > 0         ? "latent attention is not cut"
            : c->conv_taps > 0         ? "short convolutions are not cut"
            : c->kv_heads < 2          ? "matrices are cut between key heads, and the model has one"
            : c->packed_qkv            ? "q, k and v of this model are one matrix, and so are gate and up"

@@ -26,6 +26,11 @@ static void families_match_fp64_on_gpus(void **state)
     /* adapters on tensors of all experts */
     run_golden("gpt_oss-experts", "lora", "emulated", 1,
                (struct train_options){.cuts = {3}, .cut_count = 1, .steps = 2, .micro_batch_rows = 2});
+    /* latent attention, with v narrower than q */
+    run_golden("glm4_moe_lite", "lora", "emulated", 1,
+               (struct train_options){.cuts = {2}, .cut_count = 1, .steps = 2, .micro_batch_rows = 1});
+    run_golden("deepseek_v2", "full", "emulated", 1,
+               (struct train_options){.steps = 2, .micro_batch_rows = 2, .recompute = true});
     run_golden("qwen3_5-nested", "lora", "emulated", 1,
                (struct train_options){.steps = 2, .micro_batch_rows = 4});
     unsetenv("MOTLEY_EMULATED");

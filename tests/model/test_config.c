@@ -267,8 +267,17 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
     assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_LONGROPE);
     c = parsed("Qwen3-8B");
-    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP | LORA_DELTA | LORA_CONV_IN |
-                                                         LORA_SHARED | LORA_PER_LAYER));
+    assert_int_equal(model_lora_targets(c),
+                     LORA_Q | LORA_K | LORA_V | LORA_O | LORA_GATE | LORA_UP | LORA_DOWN);
+    c = parsed("DeepSeek-V2-Lite");
+    assert_true(c->q_latent == 0 && c->head_dim == 192 && c->rotary_dim == 64 && c->value_dim == 128);
+    assert_true(fabs(c->attn_scale * sqrt(192) - 1.26080 * 1.26080) < 1e-4);
+    assert_false(model_layer_is_sparse(c, 0));
+    c = parsed("GLM-4.7-Flash");
+    assert_true(c->head_dim == 256 && c->value_dim == 256 && c->attn_scale == 0 && c->rope_adjacent);
+    assert_int_equal(model_layer_targets(c, 0) & LORA_ATTENTION,
+                     LORA_Q_A | LORA_Q_B | LORA_K | LORA_V | LORA_O);
+    assert_true(!model_layer_is_sparse(c, 0) && model_layer_is_sparse(c, 1));
 }
 
 static void old_and_new_rotary_settings_mean_the_same(void **state)
@@ -498,6 +507,9 @@ static void language_models_inside_others_are_found(void **state)
 
 static void what_is_not_known_is_refused_by_name(void **state)
 {
+#define LATENT                                                                                               \
+    "{'model_type':'deepseek_v2','n_routed_experts':8,'n_shared_experts':1,'num_experts_per_tok':2,"         \
+    "'moe_intermediate_size':16,"
 #define MIXTURE                                                                                              \
     "{'model_type':'glm4_moe','hidden_size':32,'intermediate_size':64,'vocab_size':64,'num_attention_heads'" \
     ":8,"                                                                                                    \
@@ -551,6 +563,26 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused_whole(MIXTURE "'first_k_dense_replace':2}",
                   "first_k_dense_replace: leaves no layer with experts");
     refused_whole("{'model_type':'ernie4_5_moe','use_bias':true}", "use_bias: not supported in a mixture");
+    refused_whole("{'model_type':'deepseek_v2','attention_bias':true}",
+                  "attention_bias: not supported with latent attention; it must be false");
+    refused_whole("{'model_type':'deepseek_v2','mlp_bias':true}", "mlp_bias: not supported");
+    refused_whole("{'model_type':'deepseek_v2','v_head_dim':256}",
+                  "v_head_dim: 256 is not supported; at most 192, the width of q, is");
+    refused_whole("{'model_type':'deepseek_v2','num_key_value_heads':8}",
+                  "num_key_value_heads: 8 is not supported; only 32 is");
+    refused_whole("{'model_type':'deepseek_v2','head_dim':128}",
+                  "head_dim: 128 is not supported; only 64 is");
+    refused_whole("{'model_type':'deepseek_v2','qk_rope_head_dim':63}", "qk_rope_head_dim: 63 is not even");
+    refused_whole("{'model_type':'deepseek_v2','q_lora_rank':0}", "q_lora_rank");
+    refused_whole("{'model_type':'deepseek_v3','rope_parameters':{'rope_type':'linear','factor':4.0}}",
+                  "rope_parameters: \"linear\" is not known for deepseek_v3; default and yarn are");
+    refused_whole(LATENT "'topk_method':'group_limited_greedy','n_group':8,'topk_group':3}",
+                  "topk_method: \"group_limited_greedy\" is not supported; only greedy is");
+    refused_whole(LATENT "'norm_topk_prob':true}", "norm_topk_prob: not supported; it must be false");
+    refused_whole(
+        "{'model_type':'glm4_moe_lite','num_hidden_layers':2,'n_routed_experts':8,'n_shared_experts':1,"
+        "'num_experts_per_tok':2,'moe_intermediate_size':16,'mlp_layer_types':['dense']}",
+        "mlp_layer_types: has 1 entries for num_hidden_layers, 2");
     refused_whole("{'model_type':'gemma4_text','vocab_size_per_layer_input':7}",
                   "vocab_size_per_layer_input: 7 is not supported; only vocab_size, 262144, is");
     refused_whole("{'model_type':'gemma4_text','num_kv_shared_layers':30}",

@@ -285,6 +285,11 @@ static void targets_of_a_job_are_written_as_the_models_modules_are_called(void *
          "[\"self_attn.out_proj\",\"feed_forward.w2\",\"conv.in_proj\"]"},
         {"../folders/transformers5/lfm2", "[out_proj, gate_proj]",
          "[\"self_attn.out_proj\",\"feed_forward.w1\",\"conv.out_proj\"]"},
+        {"../folders/transformers5/glm4-moe-lite", "[q_b_proj, kv_b_proj, kv_a_proj_with_mqa]",
+         "[\"q_b_proj\",\"kv_b_proj\",\"kv_a_proj_with_mqa\"]"},
+        {"../folders/transformers5/deepseek-v2",
+         "'.*(q|kv_b)_proj', exclude_modules: [layers.1.self_attn.q_proj]",
+         "[\"layers.0.self_attn.q_proj\",\"kv_b_proj\"]"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char text[256];

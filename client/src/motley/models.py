@@ -222,7 +222,7 @@ class SpecificationMethod(Sent):
     rank: int | Unset = UNSET  # of the adapters
     alpha: float | Unset = UNSET  # the adapter's product is scaled by alpha / rank
     dropout: float | Unset = UNSET  # share of an adapter's inputs that a step leaves out
-    targets: Sequence[str] | str | Unset = UNSET  # names of matrices or tables (lm_head, embed_tokens) or ends of their modules' names, all-linear, or one regular expression; absent: q_proj, k_proj, v_proj, o_proj, and of Phi-3 qkv_proj, o_proj
+    targets: Sequence[str] | str | Unset = UNSET  # names of matrices or tables (lm_head, embed_tokens) or ends of their modules' names, all-linear, or one regular expression; absent: attention's (q_proj, k_proj, v_proj, o_proj, or their like)
     target_parameters: Sequence[str] | None | Unset = UNSET  # names, or ends of names, of tensors of all experts of a layer, which get adapters as peft's target_parameters have them: mlp.experts.gate_up_proj, mlp.experts.down_proj; targets may be [] beside them
     exclude_modules: Sequence[str] | str | None | Unset = UNSET  # what of the targets is left out, named likewise
     layers_to_transform: Sequence[int] | int | None | Unset = UNSET  # numbers of the layers that get adapters, from 0; null: all
