@@ -41,6 +41,8 @@ struct pg_statement {
 /* Parameters of a statement. Fill them with pg_param_*; an error while filling is remembered and reported by
  * the query. pg_params_fini frees them. */
 struct pg_params {
+    const struct pg_statement
+        *statement; /* whose parameters they are, where a typed call filled them; or NULL */
     int count;
     bool failed;
     const char *values[PG_PARAMS_MAX]; /* NULL is SQL null; freed if owned[i] is set, else borrowed */

@@ -18,6 +18,7 @@ enum { PARAM_BYTES_MAX = 256 << 20 };
 
 void pg_params_init(struct pg_params *params)
 {
+    params->statement = NULL;
     params->count = 0;
     params->failed = false;
 }

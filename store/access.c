@@ -1,6 +1,6 @@
 /* Adds principals as parameters of statements, and runs changes that only an owner or an administrator may
  * make. */
-#include "store/store_private.h"
+#include "store/fragments.sql.h"
 
 #include <stdio.h>
 
@@ -49,30 +49,21 @@ static void change_deliver(struct store_call *call, const struct pg_result *cons
         done(call->arg, &err, NULL);
         return;
     }
-    if (!pg_bool(result, 0, 0)) {
+    if (!pg_bool(result, 0, CHANGE_ROW_MADE)) {
         err_set(&err, ERR_DENIED, "%s is %s's: only its owner or an administrator may change it", call->thing,
-                pg_text(result, 0, 1));
+                pg_text(result, 0, CHANGE_ROW_OWNER));
         done(call->arg, &err, NULL);
         return;
     }
-    json_t *doc = pg_json(result, 0, 2);
+    json_t *doc = pg_json(result, 0, CHANGE_ROW_DOCUMENT);
     done(call->arg, NULL, doc);
     json_decref(doc);
 }
 
-void store_params_change(struct pg_params *params, const char *name, const json_t *changes,
-                         const struct principal *principal)
+int store_one_change(struct store *store, struct pg_params *params, const char *missing, const char *thing,
+                     store_doc_fn *done, void *arg, struct err *err)
 {
-    pg_params_init(params);
-    pg_param_text(params, name);
-    pg_param_json(params, changes);
-    store_param_actor(params, principal);
-}
-
-int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
-                     const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err)
-{
-    const struct pg_step step = {statement, params};
+    const struct pg_step step = store_step(params);
     struct store_call *call =
         store_call_create(change_deliver, change_fail, (void (*)(void))done, arg, missing, err);
     if (call)

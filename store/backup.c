@@ -1,3 +1,4 @@
+#include "store/backup.sql.h"
 #include "store/backup.h"
 
 #include <stdio.h>
@@ -12,24 +13,6 @@ struct store_snapshot {
     struct pg_conn *conn;
     char name[128];
 };
-
-/* clang-format off */
-static const struct pg_statement export_snapshot = {
-    "backup_snapshot", "SELECT pg_export_snapshot(), (SELECT coalesce(max(number), 0) FROM motley_migrations)", PG_READ};
-static const struct pg_statement list_files = {
-    "backup_files", "SELECT sha256, size, path FROM blobs ORDER BY sha256", PG_READ};
-static const struct pg_statement count_tables = {
-    "backup_tables",
-    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'S') "
-    "AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'", PG_READ};
-/* The files of models are json, of which no key's place is meant to last. */
-static const struct pg_statement take_in = {
-    "backup_take_in",
-    "WITH b AS (UPDATE blobs SET path = NULL WHERE path IS NOT NULL AND sha256 <> ALL ($1) RETURNING 1) "
-    "UPDATE models SET files = (SELECT json_agg(CASE WHEN f ->> 'sha256' = ANY ($1) THEN f ELSE f - 'path' END ORDER BY n) "
-    "FROM jsonb_array_elements(files::jsonb) WITH ORDINALITY AS e (f, n)) "
-    "WHERE EXISTS (SELECT 1 FROM jsonb_array_elements(files::jsonb) f WHERE f ? 'path')", PG_WRITE};
-/* clang-format on */
 
 struct store_snapshot *store_snapshot_create(const char *conninfo, unsigned wait_ms, struct err *err)
 {
@@ -46,14 +29,14 @@ struct store_snapshot *store_snapshot_create(const char *conninfo, unsigned wait
                                             err)
                                 : -1;
     if (status == 0)
-        status = pg_exec(snapshot->conn, &export_snapshot, NULL, &result, err);
-    if (status == 0 && pg_i64(result, 0, 1) != store_schema_version()) {
+        status = pg_exec(snapshot->conn, &backup_snapshot_sql, NULL, &result, err);
+    if (status == 0 && pg_i64(result, 0, BACKUP_SNAPSHOT_SCHEMA) != store_schema_version()) {
         status = err_set(err, ERR_UNSUPPORTED,
                          "the database's schema is version %lld, and this program makes backups of %u alone",
-                         (long long)pg_i64(result, 0, 1), store_schema_version());
+                         (long long)pg_i64(result, 0, BACKUP_SNAPSHOT_SCHEMA), store_schema_version());
     }
     if (status == 0)
-        snprintf(snapshot->name, sizeof(snapshot->name), "%s", pg_text(result, 0, 0));
+        snprintf(snapshot->name, sizeof(snapshot->name), "%s", pg_text(result, 0, BACKUP_SNAPSHOT_NAME));
     pg_result_free(result);
     if (status == 0)
         return snapshot;
@@ -76,10 +59,11 @@ const char *store_snapshot_name(const struct store_snapshot *snapshot)
 int store_snapshot_files(struct store_snapshot *snapshot, store_file_fn *found, void *arg, struct err *err)
 {
     struct pg_result *result = NULL;
-    int status = pg_exec(snapshot->conn, &list_files, NULL, &result, err);
+    int status = pg_exec(snapshot->conn, &backup_files_sql, NULL, &result, err);
     for (int i = 0; status == 0 && i < pg_rows(result); i++)
-        status = found(arg, pg_text(result, i, 0), (uint64_t)pg_i64(result, i, 1),
-                       pg_is_null(result, i, 2) ? NULL : pg_text(result, i, 2), err);
+        status = found(
+            arg, pg_text(result, i, BACKUP_FILES_SHA256), (uint64_t)pg_i64(result, i, BACKUP_FILES_SIZE),
+            pg_is_null(result, i, BACKUP_FILES_PATH) ? NULL : pg_text(result, i, BACKUP_FILES_PATH), err);
     pg_result_free(result);
     return status;
 }
@@ -88,9 +72,9 @@ int store_is_empty(const char *conninfo, unsigned wait_ms, bool *empty, struct e
 {
     struct pg_result *result = NULL;
     struct pg_conn *conn = pg_connect_patiently(conninfo, ANSWER_MS, wait_ms, err);
-    int status = conn ? pg_exec(conn, &count_tables, NULL, &result, err) : -1;
+    int status = conn ? pg_exec(conn, &backup_tables_sql, NULL, &result, err) : -1;
     if (status == 0)
-        *empty = pg_i64(result, 0, 0) == 0;
+        *empty = pg_i64(result, 0, BACKUP_TABLES_COUNT) == 0;
     pg_result_free(result);
     pg_disconnect(conn);
     return status;
@@ -100,9 +84,8 @@ int store_take_files_in(const char *conninfo, const char *const *left_out, size_
 {
     struct pg_params params;
     struct pg_conn *conn = pg_connect(conninfo, ANSWER_MS, err);
-    pg_params_init(&params);
-    pg_param_text_array(&params, left_out, count);
-    int status = conn ? pg_exec(conn, &take_in, &params, NULL, err) : -1;
+    sql_backup_take_in(&params, left_out, count);
+    int status = conn ? pg_exec(conn, params.statement, &params, NULL, err) : -1;
     pg_params_fini(&params);
     pg_disconnect(conn);
     return status;

@@ -3,15 +3,12 @@
  * Invariant: every store_call ends in exactly one call of the user's callback, or in -1 from the function
  * that was to start it.
  */
-#include "store/store_private.h"
+#include "store/call.sql.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-const struct pg_statement store_events_lock = {"store_events_lock",
-                                               "SELECT pg_advisory_xact_lock(5570193041)", PG_WRITE};
 
 #define PREFIX "PostgreSQL: " /* common/pg_value.c puts it before every reason */
 
@@ -218,29 +215,28 @@ int store_run_done(struct store *store, const struct pg_step *steps, int count, 
 
 static int one_ran(struct pg_params *params, int rc)
 {
-    if (params)
-        pg_params_fini(params);
+    pg_params_fini(params);
     return rc;
 }
 
-int store_one_doc(struct store *store, const struct pg_statement *statement, struct pg_params *params,
-                  const char *missing, store_doc_fn *done, void *arg, struct err *err)
+int store_one_doc(struct store *store, struct pg_params *params, const char *missing, store_doc_fn *done,
+                  void *arg, struct err *err)
 {
-    const struct pg_step step = {statement, params};
+    const struct pg_step step = store_step(params);
     return one_ran(params, store_run_doc(store, &step, 1, 0, missing, done, arg, err));
 }
 
-int store_one_id(struct store *store, const struct pg_statement *statement, struct pg_params *params,
-                 const char *missing, store_id_fn *done, void *arg, struct err *err)
+int store_one_id(struct store *store, struct pg_params *params, const char *missing, store_id_fn *done,
+                 void *arg, struct err *err)
 {
-    const struct pg_step step = {statement, params};
+    const struct pg_step step = store_step(params);
     return one_ran(params, store_run_id(store, &step, 1, 0, missing, done, arg, err));
 }
 
-int store_one_done(struct store *store, const struct pg_statement *statement, struct pg_params *params,
-                   store_done_fn *done, void *arg, struct err *err)
+int store_one_done(struct store *store, struct pg_params *params, store_done_fn *done, void *arg,
+                   struct err *err)
 {
-    const struct pg_step step = {statement, params};
+    const struct pg_step step = store_step(params);
     return one_ran(params, store_run_done(store, &step, 1, 0, done, arg, err));
 }
 
@@ -255,10 +251,10 @@ static void touched_deliver(struct store_call *call, const struct pg_result *con
     done_fail(call, &err);
 }
 
-int store_one_touched(struct store *store, const struct pg_statement *statement, struct pg_params *params,
-                      const char *missing, store_done_fn *done, void *arg, struct err *err)
+int store_one_touched(struct store *store, struct pg_params *params, const char *missing, store_done_fn *done,
+                      void *arg, struct err *err)
 {
-    const struct pg_step step = {statement, params};
+    const struct pg_step step = store_step(params);
     struct store_call *call =
         store_call_create(touched_deliver, done_fail, (void (*)(void))done, arg, missing, err);
     return one_ran(params, store_run(store, &step, 1, 0, call, err));
@@ -266,22 +262,19 @@ int store_one_touched(struct store *store, const struct pg_statement *statement,
 
 /* ---- transactions of the leader ---- */
 
-const struct pg_statement store_fence = {
-    "store_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
-
 void store_work_init(struct store_work *work, int64_t leader, const struct store_part *parts, int count)
 {
     struct pg_params *fence = &work->params[STORE_PARTS_MAX];
     assert(count <= STORE_PARTS_MAX);
-    for (int i = 0; i <= STORE_PARTS_MAX; i++)
+    for (int i = 0; i < STORE_PARTS_MAX; i++)
         pg_params_init(&work->params[i]);
-    pg_param_i64(fence, leader);
-    work->steps[0] = (struct pg_step){&store_fence, fence};
+    sql_store_fence(fence, leader);
+    work->steps[0] = store_step(fence);
     work->count = 1;
     for (int i = 0; i < count; i++)
         if (json_array_size(parts[i].rows) > 0) {
-            pg_param_json(&work->params[i], parts[i].rows);
-            work->steps[work->count++] = (struct pg_step){parts[i].statement, &work->params[i]};
+            parts[i].fill(&work->params[i], parts[i].rows);
+            work->steps[work->count++] = store_step(&work->params[i]);
         }
 }
 

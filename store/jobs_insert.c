@@ -6,7 +6,7 @@
  * the job. Each pending job ends in exactly one callback.
  */
 #include "store/jobs.h"
-#include "store/store_private.h"
+#include "store/jobs_insert.sql.h"
 
 #include <event2/event.h>
 #include <stdio.h>
@@ -50,63 +50,6 @@ struct job_batch {
     struct pending_job *jobs[]; /* [count] */
 };
 
-/* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them,
- * or what their ended jobs left is too much, and with "placement:" where the job can never start under their
- * limits. motley_refused takes about 50 µs per job, so it is called only when somebody has a limit. */
-/* clang-format off */
-static const struct pg_statement insert_jobs = {
-    "jobs_insert",
-    "WITH given AS MATERIALIZED ("
-    "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], "
-    "    $5::json[], $6::json[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], "
-    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[], $24::text[]) "
-    "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, steps, "
-    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, class, wants, n)), "
-    "charged AS MATERIALIZED ("
-    "  SELECT g.*, CASE WHEN u.disabled THEN format('user: %s is disabled', u.name) "
-    "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
-    "        format('account: there is no group \"%s\" that %s is in', g.account, u.name) "
-    "      ELSE CASE WHEN g.depends = 1 THEN motley_after_refused(g.spec, g.owner, g.admin = 1) END END AS wrong, "
-    "    CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR u.kept_bytes_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
-    "          (SELECT EXISTS (SELECT 1 FROM groups WHERE devices_max > 0 OR queued_max > 0 OR kept_bytes_max > 0)) "
-    "        THEN coalesce(motley_refused(g.owner, coalesce(a.id, u.account, 0), g.least, "
-    "            row_number() OVER (PARTITION BY g.owner ORDER BY g.n)), "
-    "          motley_kept_refused(g.owner, coalesce(a.id, u.account, 0))) END AS over, "
-    "    coalesce(a.id, u.account, 0) AS leaf "
-    "  FROM given g LEFT JOIN users u ON u.id = g.owner LEFT JOIN groups a ON a.name = g.account AND (g.admin = 1 OR "
-    "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "
-    "made AS ("
-    "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
-    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most, plan_class, why) "
-    "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, time_limit, steps, "
-    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most, decode(nullif(class, ''), 'hex'), "
-    "         'its model ' || wants || ' is to be fetched from the Hub' "
-    "  FROM charged WHERE coalesce(wrong, over) IS NULL ORDER BY n "
-    "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
-    "  RETURNING id, created_at, state), "
-    "linked AS (INSERT INTO job_after (job, after, however) SELECT m.id, a.value::bigint, k.key = 'after_any' "
-    "  FROM made m JOIN given g USING (id), (VALUES ('after'), ('after_any')) k(key), "
-    "  json_array_elements_text(g.spec -> k.key) a WHERE g.depends = 1), "
-    "counted AS (INSERT INTO job_counts (state, n) SELECT state, count(*) FROM made GROUP BY state), "
-    "fetched AS (INSERT INTO job_fetches (job, hub, admin) SELECT m.id, g.wants, g.admin = 1 FROM made m JOIN given g USING (id) "
-    "  WHERE g.wants IS NOT NULL), "
-    "said AS (INSERT INTO audit (who, user_id, token, address, what, object, after) "
-    "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
-    "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
-    "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
-    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END, coalesce(g.wrong, g.over), "
-    "       g.wrong IS NULL AND coalesce(starts_with(g.over, 'account:'), false) "
-    "FROM charged g LEFT JOIN made m USING (id) ORDER BY g.n",
-    PG_WRITE};
-/* clang-format on */
-
-static const struct pg_statement find_by_key = {
-    "jobs_find_by_key",
-    "SELECT id, state, (extract(epoch FROM created_at) * 1e6)::bigint, encode(request_digest, 'hex') "
-    "FROM jobs WHERE owner = $1 AND idempotency_key = $2",
-    PG_READ};
-
 static void pending_destroy(struct pending_job *job)
 {
     if (!job)
@@ -137,13 +80,13 @@ static int key_read(const struct pg_result *found, const char *key, const char *
 {
     if (pg_rows(found) == 0)
         return err_set(err, ERR_NOT_FOUND, "no job was made with the Idempotency-Key \"%s\"", key);
-    if (strcmp(pg_text(found, 0, 3), hex) != 0)
+    if (strcmp(pg_text(found, 0, JOBS_FIND_BY_KEY_DIGEST), hex) != 0)
         return err_set(err, ERR_CONFLICT, "Idempotency-Key \"%s\" was used for another request (job %lld)",
-                       key, (long long)pg_i64(found, 0, 0));
+                       key, (long long)pg_i64(found, 0, JOBS_FIND_BY_KEY_ID));
     *made = (struct store_job_made){
-        .id = pg_i64(found, 0, 0),
-        .state = (enum job_state)state_from_name(&job_machine, pg_text(found, 0, 1)),
-        .created_us = pg_i64(found, 0, 2),
+        .id = pg_i64(found, 0, JOBS_FIND_BY_KEY_ID),
+        .state = (enum job_state)state_from_name(&job_machine, pg_text(found, 0, JOBS_FIND_BY_KEY_STATE)),
+        .created_us = pg_i64(found, 0, JOBS_FIND_BY_KEY_CREATED_US),
         .repeated = true,
     };
     return 0;
@@ -169,10 +112,8 @@ static int find_key(struct store *store, int64_t owner, const char *key, pg_done
                     struct err *err)
 {
     struct pg_params params;
-    pg_params_init(&params);
-    pg_param_i64(&params, owner);
-    pg_param_text(&params, key);
-    int rc = pg_query(store->pg, &find_by_key, &params, done, arg, err);
+    sql_jobs_find_by_key(&params, owner, key);
+    int rc = pg_query(store->pg, params.statement, &params, done, arg, err);
     pg_params_fini(&params);
     return rc;
 }
@@ -230,10 +171,12 @@ static void send_one(struct store *store, struct pending_job *job);
 static void job_answered(struct store *store, struct pending_job *job, const struct pg_result *result,
                          int row)
 {
-    if (pg_is_null(result, row, 1)) {
+    if (pg_is_null(result, row, JOBS_INSERT_ID)) {
         struct err why;
-        job->refusal = pg_is_null(result, row, 4) ? NULL : strdup(pg_text(result, row, 4));
-        job->refusal_code = pg_bool(result, row, 5) ? ERR_LIMIT : ERR_INVALID;
+        job->refusal = pg_is_null(result, row, JOBS_INSERT_REFUSAL)
+                           ? NULL
+                           : strdup(pg_text(result, row, JOBS_INSERT_REFUSAL));
+        job->refusal_code = pg_bool(result, row, JOBS_INSERT_FULL) ? ERR_LIMIT : ERR_INVALID;
         /* A repeated request gets the job that the first one made, even if the limits would refuse it now. */
         if (job->key) {
             look_up_key(store, job);
@@ -244,9 +187,9 @@ static void job_answered(struct store *store, struct pending_job *job, const str
         return;
     }
     const struct store_job_made made = {
-        .id = pg_i64(result, row, 1),
+        .id = pg_i64(result, row, JOBS_INSERT_ID),
         .state = job->held ? JOB_HELD : JOB_QUEUED,
-        .created_us = pg_i64(result, row, 2),
+        .created_us = pg_i64(result, row, JOBS_INSERT_CREATED_US),
     };
     job->done(job->arg, NULL, &made);
     pending_destroy(job);
@@ -280,63 +223,56 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
         send_batches(store);
 }
 
-/* Adds one array parameter: the given field of all jobs of the batch, as texts or as numbers. */
-#define GATHER_TEXT(params, batch, field)                                                                    \
-    do {                                                                                                     \
-        for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
-            texts[i_] = (batch)->jobs[i_]->field;                                                            \
-        }                                                                                                    \
-        pg_param_text_array((params), texts, (batch)->count);                                                \
-    } while (0)
-#define GATHER_I64(params, batch, field)                                                                     \
-    do {                                                                                                     \
-        for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
-            numbers[i_] = (batch)->jobs[i_]->field;                                                          \
-        }                                                                                                    \
-        pg_param_i64_array((params), numbers, (batch)->count);                                               \
-    } while (0)
+/* One cell of a column: the value of one job. */
+union job_cell {
+    const char *text;
+    int64_t number;
+};
+enum { JOB_CELLS = sizeof(struct sql_jobs_insert) / sizeof(void *) - 1 }; /* the columns; the count is none */
 
 static int batch_send(struct job_batch *batch, struct err *err)
 {
-    const char **texts = calloc(batch->count, sizeof(*texts));
-    int64_t *numbers = calloc(batch->count, sizeof(*numbers));
+    union job_cell *cells = calloc((size_t)batch->count * JOB_CELLS, sizeof(*cells)), *next = cells;
+    struct sql_jobs_insert of = {.n = batch->count};
     struct pg_params params;
-    int rc = -1;
-
-    pg_params_init(&params);
-    if (!texts || !numbers) {
-        err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
-        goto out;
-    }
-    GATHER_I64(&params, batch, owner.id);
-    GATHER_TEXT(&params, batch, name);
-    GATHER_TEXT(&params, batch, key);
-    GATHER_TEXT(&params, batch, digest_hex);
-    GATHER_TEXT(&params, batch, spec);
-    GATHER_TEXT(&params, batch, inputs);
-    GATHER_I64(&params, batch, priority);
-    GATHER_TEXT(&params, batch, held ? "held" : "queued");
-    GATHER_I64(&params, batch, retries_max);
-    GATHER_I64(&params, batch, time_limit_ms);
-    GATHER_I64(&params, batch, steps);
-    GATHER_TEXT(&params, batch, owner.name);
-    GATHER_I64(&params, batch, owner.token);
-    GATHER_TEXT(&params, batch, owner.address);
-    GATHER_TEXT(&params, batch, account);
-    GATHER_I64(&params, batch, service);
-    GATHER_I64(&params, batch, begin_us);
-    GATHER_I64(&params, batch, devices_least);
-    GATHER_I64(&params, batch, owner.admin);
-    GATHER_I64(&params, batch, depends);
-    GATHER_I64(&params, batch, array_size);
-    GATHER_I64(&params, batch, at_most);
-    GATHER_TEXT(&params, batch, class_hex);
-    GATHER_TEXT(&params, batch, fetch);
-    rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
-out:
+    if (!cells)
+        return err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
+/* Fills the next column with a field of all jobs. */
+#define GATHER(kind, column, field)                                                                          \
+    do {                                                                                                     \
+        of.column = &next->kind;                                                                             \
+        for (unsigned i_ = 0; i_ < batch->count; i_++)                                                       \
+            next++->kind = batch->jobs[i_]->field;                                                           \
+    } while (0)
+    GATHER(number, owner, owner.id);
+    GATHER(text, name, name);
+    GATHER(text, key, key);
+    GATHER(text, digest, digest_hex);
+    GATHER(text, spec, spec);
+    GATHER(text, inputs, inputs);
+    GATHER(number, priority, priority);
+    GATHER(text, state, held ? "held" : "queued");
+    GATHER(number, retries, retries_max);
+    GATHER(number, time_limit, time_limit_ms);
+    GATHER(number, steps, steps);
+    GATHER(text, who, owner.name);
+    GATHER(number, token, owner.token);
+    GATHER(text, address, owner.address);
+    GATHER(text, account, account);
+    GATHER(number, service, service);
+    GATHER(number, begin_us, begin_us);
+    GATHER(number, least, devices_least);
+    GATHER(number, admin, owner.admin);
+    GATHER(number, depends, depends);
+    GATHER(number, size, array_size);
+    GATHER(number, at_most, at_most);
+    GATHER(text, class, class_hex);
+    GATHER(text, wants, fetch);
+#undef GATHER
+    sql_jobs_insert(&params, &of);
+    int rc = pg_query(batch->store->pg, params.statement, &params, batch_done, batch, err);
     pg_params_fini(&params);
-    free(texts);
-    free(numbers);
+    free(cells);
     return rc;
 }
 

@@ -1,55 +1,19 @@
 /* Removes finished jobs, and says what jobs left on the disk. */
 #include "store/jobs.h"
-#include "store/store_private.h"
-
-/* clang-format off */
-static const struct pg_statement remove_job = {
-    "job_remove",
-    "WITH old AS MATERIALIZED (SELECT j.id, j.name, " OWNED("j", "$2", "$3") " AS owned, u.name AS owner FROM jobs j "
-    "  JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
-    "done AS MATERIALIZED (SELECT id, name, owner, motley_job_remove(id) AS doc FROM old WHERE owned), "
-    "said AS ("
-    AUDIT("$4", "'job.remove'", "done.id::text", "json_build_object('name', done.name, 'owner', done.owner)", "done.doc", "done")
-    "  ) "
-    "SELECT owned, owner, (SELECT doc FROM done) FROM old",
-    PG_WRITE};
-
-/* Content that several of a person's jobs left counts once for that person, and once for each of several
- * persons. $1: the person, who is told of their groups; 0: everybody. */
-static const struct pg_statement get_storage = {
-    "storage_get",
-    "WITH left_over AS (SELECT DISTINCT j.owner, 'results' AS what, f.sha256 FROM artifacts f JOIN jobs j ON j.id = f.job "
-    "    WHERE $1::bigint IN (0, j.owner) "
-    "  UNION SELECT j.owner, 'checkpoints', s.sha256 FROM checkpoints c JOIN jobs j ON j.id = c.job, "
-    "    unnest(motley_checkpoint_files(c.blobs)) AS s(sha256) WHERE $1::bigint IN (0, j.owner) "
-    "  UNION SELECT h.user_id, 'uploads', h.what FROM holds h WHERE h.sent AND $1::bigint IN (0, h.user_id)), "
-    "sums AS (SELECT l.owner, coalesce(sum(b.size) FILTER (WHERE what = 'results'), 0) AS results, "
-    "    coalesce(sum(b.size) FILTER (WHERE what = 'checkpoints'), 0) AS checkpoints, "
-    "    coalesce(sum(b.size) FILTER (WHERE what = 'uploads'), 0) AS uploads FROM left_over l JOIN blobs b ON b.sha256 = l.sha256 "
-    "  WHERE b.path IS NULL GROUP BY l.owner) "
-    "SELECT json_build_object('users', coalesce(json_agg(json_build_object('user', u.name, 'jobs', (SELECT count(*) FROM jobs j "
-    "    WHERE j.owner = u.id AND j.state IN ('succeeded', 'failed', 'cancelled')), 'checkpoints_bytes', s.checkpoints, "
-    "    'results_bytes', s.results, 'uploads_bytes', s.uploads, 'kept_bytes_max', u.kept_bytes_max) ORDER BY s.checkpoints + s.results + s.uploads DESC, u.name), "
-    "  '[]'::json), 'groups', (SELECT coalesce(json_agg(json_build_object('group', g.name, 'retention_s', motley_retention(g.id)) "
-    "    ORDER BY g.name COLLATE \"C\"), '[]'::json) FROM groups g WHERE motley_retention(g.id) > 0 "
-    "    AND ($1 = 0 OR g.id = ANY (motley_groups($1)))), 'database_bytes', pg_database_size(current_database())) FROM sums s JOIN users u ON u.id = s.owner",
-    PG_READ};
-/* clang-format on */
+#include "store/jobs_remove.sql.h"
 
 int store_job_remove(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
                      void *arg, struct err *err)
 {
     struct pg_params params;
-    store_params_job(&params, id, principal);
-    store_param_actor(&params, principal);
-    return store_job_update(store, &remove_job, id, &params, done, arg, err);
+    sql_job_remove(&params, id, principal);
+    return store_job_update(store, id, &params, done, arg, err);
 }
 
 int store_storage_get(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                       struct err *err)
 {
     struct pg_params params;
-    pg_params_init(&params);
-    pg_param_i64(&params, principal->admin ? 0 : principal->id);
-    return store_one_doc(store, &get_storage, &params, NULL, done, arg, err);
+    sql_storage_get(&params, principal->admin ? 0 : principal->id);
+    return store_one_doc(store, &params, NULL, done, arg, err);
 }

@@ -17,8 +17,9 @@
 #include <string.h>
 
 #include "common/pg.h"
-#include "store/restore.h"
-#include "store/store_private.h"
+#include "store/call.sql.h"
+#include "store/restore.sql.h"
+#include "store/leader.sql.h"
 
 enum { ASK_MS = 3000, SETTLE_MS = 10000 };
 
@@ -33,40 +34,6 @@ struct store_leader {
     bool waited; /* whether commits waited for a standby when PostgreSQL last answered; true at the start */
     int64_t epoch, pid;
 };
-
-/* clang-format off */
-/* Parameters: $1: name; $2: silence in ms; $3: whether commits waited for a standby, as far as we know. The keepalives let the server notice a dead client on another
- * machine. A frozen leader keeps its connection, so it is detected by its last beat. Only the session that
- * wrote the last beat is ended, never a session that has just won the lock. */
-static const struct pg_statement stand = {
-    "leader_stand",
-    "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
-    "  set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '2', false)), "
-    "taken AS MATERIALIZED (SELECT pg_try_advisory_lock(5570193040) AS ok FROM alive), "
-    "here AS MATERIALIZED (SELECT motley_timeline() AS timeline, $3::boolean AND coalesce((SELECT synchronous FROM "
-    "  leader_beat), false) AS whole FROM taken WHERE taken.ok), "
-    "up AS (UPDATE leader SET epoch = epoch + 1, name = $1, since = now(), "
-    "         timeline = CASE WHEN whole OR leader.timeline IS NULL THEN here.timeline ELSE leader.timeline END "
-    "       FROM here RETURNING epoch, leader.timeline <> here.timeline AS behind), "
-    "beat AS (INSERT INTO leader_beat (pid, beat, synchronous) SELECT pg_backend_pid(), now(), motley_synchronous() AND NOT "
-    "         up.behind FROM up ON CONFLICT (one) DO UPDATE SET pid = excluded.pid, beat = excluded.beat, "
-    "         synchronous = excluded.synchronous RETURNING 1), "
-    "frozen AS (SELECT count(pg_terminate_backend(l.pid)) AS ended FROM taken, pg_locks l, leader_beat b "
-    "           WHERE NOT taken.ok AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
-    "           AND (l.classid::bigint << 32 | l.objid::bigint) = 5570193040 AND l.pid = b.pid "
-    "           AND b.beat < now() - $2::integer * interval '1 ms') "
-    "SELECT up.epoch, pg_backend_pid(), motley_synchronous(), up.behind, frozen.ended FROM frozen LEFT JOIN up ON true",
-    PG_WRITE};
-
-/* Checks whether the session still holds the lock and the epoch is unchanged, and writes a beat at most every
- * 500 ms. */
-static const struct pg_statement confirm = {
-    "leader_confirm",
-    "WITH beat AS (UPDATE leader_beat SET beat = now(), synchronous = motley_synchronous() WHERE pid = pg_backend_pid() "
-    "              AND beat < now() - interval '500 ms' RETURNING 1) "
-    "SELECT epoch, pg_backend_pid(), motley_synchronous() FROM leader",
-    PG_WRITE};
-/* clang-format on */
 
 static void arm(struct store_leader *leader)
 {
@@ -106,9 +73,10 @@ static void settled(void *arg, const struct pg_result *const *results, int count
         return; /* whoever leads next finds the earlier timeline, and tries again */
     }
     if (leader->events.went_back)
-        leader->events.went_back(leader->arg, pg_i64(results[SETTLE_RUNS], 0, 0));
-    if (pg_i64(results[SETTLE_CONFIRM], 0, 1) == leader->pid) { /* else the lock went with the connection */
-        leader->epoch = pg_i64(results[SETTLE_CONFIRM], 0, 0);
+        leader->events.went_back(leader->arg, pg_i64(results[SETTLE_RUNS], 0, RESTORE_RUNS_JOBS));
+    if (pg_i64(results[SETTLE_CONFIRM], 0, LEADER_ROW_PID) ==
+        leader->pid) { /* else the lock went with the connection */
+        leader->epoch = pg_i64(results[SETTLE_CONFIRM], 0, LEADER_ROW_EPOCH);
         leader->events.gained(leader->arg, leader->epoch);
     }
 }
@@ -119,14 +87,14 @@ static void settle(struct store_leader *leader, int64_t epoch)
 {
     struct pg_params fence, why;
     struct err err;
-    pg_params_init(&fence);
-    pg_params_init(&why);
-    pg_param_i64(&fence, epoch);
-    pg_param_text(&why, "a standby of the database took over, which may lack the last changes");
-    const struct pg_step steps[SETTLE_STEPS] = {
-        {&store_fence, &fence},           {&store_restore_renew, NULL},
-        {&store_restore_sequences, NULL}, [SETTLE_RUNS] = {&store_restore_runs, &why},
-        {&store_restore_forget, NULL},    [SETTLE_CONFIRM] = {&confirm, NULL}};
+    sql_store_fence(&fence, epoch);
+    sql_restore_runs(&why, "a standby of the database took over, which may lack the last changes");
+    const struct pg_step steps[SETTLE_STEPS] = {store_step(&fence),
+                                                {&restore_incarnation_sql, NULL},
+                                                {&restore_sequences_sql, NULL},
+                                                [SETTLE_RUNS] = store_step(&why),
+                                                {&restore_forget_sql, NULL},
+                                                [SETTLE_CONFIRM] = {&leader_confirm_sql, NULL}};
     leader->asking =
         pg_query_with(leader->pg, steps, SETTLE_STEPS, SETTLE_MS, true, settled, leader, &err) == 0;
     pg_params_fini(&fence);
@@ -147,12 +115,12 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
         return;
     }
     if (pg_rows(results[0]) > 0)
-        leader->waited = pg_bool(results[0], 0, 2);
-    if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0))
+        leader->waited = pg_bool(results[0], 0, LEADER_ROW_SYNCHRONOUS);
+    if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, LEADER_ROW_EPOCH))
         return; /* another process leads */
-    int64_t epoch = pg_i64(results[0], 0, 0);
-    int64_t pid = pg_i64(results[0], 0, 1);
-    if (leader->epoch == 0 && pg_bool(results[0], 0, 3)) {
+    int64_t epoch = pg_i64(results[0], 0, LEADER_ROW_EPOCH);
+    int64_t pid = pg_i64(results[0], 0, LEADER_ROW_PID);
+    if (leader->epoch == 0 && pg_bool(results[0], 0, LEADER_STAND_BEHIND)) {
         leader->pid = pid;
         settle(leader, epoch);
     } else if (leader->epoch == 0) {
@@ -172,13 +140,11 @@ static void ask(struct store_leader *leader)
     bool leading = leader->epoch != 0;
     if (leader->asking)
         return;
-    pg_params_init(&params);
-    if (!leading) {
-        pg_param_text(&params, leader->name);
-        pg_param_i64(&params, leader->silent_ms);
-        pg_param_bool(&params, leader->waited);
-    }
-    const struct pg_step step = {leading ? &confirm : &stand, &params};
+    if (leading)
+        sql_leader_confirm(&params);
+    else
+        sql_leader_stand(&params, leader->name, leader->silent_ms, leader->waited);
+    const struct pg_step step = store_step(&params);
     leader->asking = pg_query_with(leader->pg, &step, 1, ASK_MS, true, answered, leader, &err) == 0;
     pg_params_fini(&params);
     if (!leader->asking) {

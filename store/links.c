@@ -1,4 +1,5 @@
 /* The links in memory: an array that is sorted by the bytes of both nodes' names. */
+#include "store/links.sql.h"
 #include "store/links.h"
 
 #include <stdio.h>
@@ -7,20 +8,6 @@
 
 #include "common/array.h"
 #include "store/queue_private.h"
-
-/* clang-format off */
-/* Like those of the queue, the results have a row without a link if there are none. */
-const struct pg_statement store_links_whole = {
-    "links_whole",
-    "SELECT l.from_node, l.to_node, l.document, s.seen FROM (SELECT pg_current_snapshot()::text AS seen) s "
-    "LEFT JOIN links l ON true WHERE $1::boolean",
-    PG_READ};
-const struct pg_statement store_links_changes = {
-    "links_changes",
-    "SELECT l.from_node, l.to_node, l.document, s.seen FROM (SELECT pg_current_snapshot()::text AS seen) s "
-    "LEFT JOIN motley_links_since($1::pg_snapshot) l ON true",
-    PG_READ};
-/* clang-format on */
 
 struct store_links {
     struct store_sched_link *at;
@@ -82,8 +69,9 @@ static int by_nodes(const void *a, const void *b)
 static int take_row(struct store_links *links, const struct pg_result *result, int row, size_t sorted,
                     struct err *err)
 {
-    struct store_sched_link link = {strdup(pg_text(result, row, 0)), strdup(pg_text(result, row, 1)),
-                                    pg_json(result, row, 2)};
+    struct store_sched_link link = {strdup(pg_text(result, row, LINK_ROW_FROM_NODE)),
+                                    strdup(pg_text(result, row, LINK_ROW_TO_NODE)),
+                                    pg_json(result, row, LINK_ROW_DOCUMENT)};
     const bool whole = link.from && link.to && link.document;
     struct store_sched_link *old =
         whole && sorted > 0 ? bsearch(&link, links->at, sorted, sizeof(link), by_nodes) : NULL;
@@ -102,7 +90,7 @@ static int links_take(struct store_links *links, const struct pg_result *result,
     const size_t sorted = links->count;
     int rc = 0;
     for (int row = 0; row < pg_rows(result) && rc == 0; row++) {
-        if (pg_is_null(result, row, 0))
+        if (pg_is_null(result, row, LINK_ROW_FROM_NODE))
             continue;
         links->version++;
         rc = take_row(links, result, row, sorted, err);
@@ -111,7 +99,7 @@ static int links_take(struct store_links *links, const struct pg_result *result,
         qsort(links->at, links->count, sizeof(*links->at), by_nodes);
     if (rc == 0 && pg_rows(result) > 0) {
         free(links->snapshot);
-        links->snapshot = strdup(pg_text(result, 0, 3));
+        links->snapshot = strdup(pg_text(result, 0, LINK_ROW_SEEN));
         rc = links->snapshot ? 0 : err_set(err, ERR_NOMEM, "no memory for the links");
     }
     if (rc < 0)

@@ -1,6 +1,7 @@
 /* Applies migrations: forward only, each in one transaction, under a lock. A migration that was applied must
  * not be edited afterwards.
  */
+#include "store/migrate.sql.h"
 #include "store/migrations.h"
 #include "store/store.h"
 #include "store/users.h"
@@ -10,14 +11,6 @@
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/pg.h"
-
-static const struct pg_statement take_lock = {
-    "migrate_lock", "SELECT set_config('lock_timeout', '30s', false), pg_advisory_lock(5570193042)",
-    PG_WRITE};
-static const struct pg_statement drop_lock = {"migrate_unlock", "SELECT pg_advisory_unlock(5570193042)",
-                                              PG_WRITE};
-static const struct pg_statement list_applied = {
-    "migrate_applied", "SELECT number, name, digest FROM motley_migrations ORDER BY number", PG_READ};
 
 static const char ledger_sql[] = "CREATE TABLE IF NOT EXISTS motley_migrations ("
                                  "number integer PRIMARY KEY, name text NOT NULL, digest text NOT NULL, "
@@ -36,17 +29,19 @@ static int check_applied(const struct pg_result *applied, size_t *next, struct e
     for (int i = 0; i < rows; i++) {
         if ((size_t)i >= store_migration_count) {
             return err_set(err, ERR_RELEASE, "the database has migration %s, newer than this program (%s)",
-                           pg_text(applied, i, 1), store_migrations[store_migration_count - 1].name);
+                           pg_text(applied, i, MIGRATE_APPLIED_NAME),
+                           store_migrations[store_migration_count - 1].name);
         }
         const struct store_migration *mine = &store_migrations[i];
         char digest[DIGEST_HEX_SIZE];
         if (digest_sha256_hex(mine->sql, mine->size, digest, err) < 0)
             return -1;
-        if (pg_i64(applied, i, 0) != (int64_t)mine->number || strcmp(pg_text(applied, i, 2), digest) != 0) {
+        if (pg_i64(applied, i, MIGRATE_APPLIED_NUMBER) != (int64_t)mine->number ||
+            strcmp(pg_text(applied, i, MIGRATE_APPLIED_DIGEST), digest) != 0) {
             return err_set(
                 err, ERR_CONFLICT,
                 "migration %s was applied to this database with other contents than %s of this program",
-                pg_text(applied, i, 1), mine->name);
+                pg_text(applied, i, MIGRATE_APPLIED_NAME), mine->name);
         }
     }
     *next = (size_t)rows;
@@ -88,11 +83,11 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
     struct pg_conn *conn = pg_connect_patiently(conninfo, 5000, wait_ms, err);
     if (!conn)
         return -1;
-    if (pg_exec(conn, &take_lock, NULL, NULL, err) < 0) {
+    if (pg_exec(conn, &migrate_lock_sql, NULL, NULL, err) < 0) {
         err_wrap(err, "waiting for another migration of this database");
         goto out;
     }
-    if (pg_script(conn, ledger_sql, err) < 0 || pg_exec(conn, &list_applied, NULL, &ledger, err) < 0 ||
+    if (pg_script(conn, ledger_sql, err) < 0 || pg_exec(conn, &migrate_applied_sql, NULL, &ledger, err) < 0 ||
         check_applied(ledger, &next, err) < 0) {
         goto out;
     }
@@ -101,15 +96,12 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
             goto out;
         ++*applied;
     }
-    rc = pg_exec(conn, &drop_lock, NULL, NULL, err);
+    rc = pg_exec(conn, &migrate_unlock_sql, NULL, NULL, err);
 out:
     pg_result_free(ledger);
     pg_disconnect(conn);
     return rc;
 }
-
-static const struct pg_statement database_size = {"migrate_size",
-                                                  "SELECT pg_database_size(current_database())", PG_READ};
 
 int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct err *err)
 {
@@ -119,8 +111,8 @@ int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct e
     if (!conn)
         return -1;
     json_t *pending = json_array();
-    int rc = pg_exec(conn, &list_applied, NULL, &ledger, err) < 0 ||
-                     pg_exec(conn, &database_size, NULL, &size, err) < 0 ||
+    int rc = pg_exec(conn, &migrate_applied_sql, NULL, &ledger, err) < 0 ||
+                     pg_exec(conn, &migrate_size_sql, NULL, &size, err) < 0 ||
                      check_applied(ledger, &next, err) < 0
                  ? -1
                  : 0;
@@ -130,7 +122,7 @@ int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct e
         *out =
             json_pack("{s:i, s:i, s:O, s:I}", "schema", next > 0 ? (int)store_migrations[next - 1].number : 0,
                       "needs", (int)store_schema_version(), "pending", pending, "database_bytes",
-                      (json_int_t)pg_i64(size, 0, 0));
+                      (json_int_t)pg_i64(size, 0, MIGRATE_SIZE_BYTES));
     if (rc == 0 && !*out)
         rc = err_set(err, ERR_NOMEM, "no memory for a list of migrations");
     json_decref(pending);
@@ -140,16 +132,6 @@ int store_pending(const char *conninfo, unsigned wait_ms, json_t **out, struct e
     return rc;
 }
 
-static const struct pg_statement bootstrap = {"bootstrap_token",
-                                              "WITH made AS (INSERT INTO users (name) VALUES ($1) ON "
-                                              "CONFLICT (name) DO UPDATE SET name = excluded.name "
-                                              "              RETURNING id) "
-                                              "INSERT INTO tokens (hash, user_id, scopes, note, expires_at) "
-                                              "SELECT $2, id, $3::integer, $4, CASE WHEN $5::bigint > 0 THEN "
-                                              "to_timestamp($5::bigint / 1e6) END FROM made "
-                                              "ON CONFLICT (hash) DO NOTHING",
-                                              PG_WRITE};
-
 int store_bootstrap_token(const char *conninfo, const char *user, const struct store_token_new *token,
                           struct err *err)
 {
@@ -157,13 +139,8 @@ int store_bootstrap_token(const char *conninfo, const char *user, const struct s
     if (!conn)
         return -1;
     struct pg_params params;
-    pg_params_init(&params);
-    pg_param_text(&params, user);
-    pg_param_bytes(&params, token->hash, DIGEST_SIZE);
-    pg_param_i64(&params, token->scopes);
-    pg_param_text(&params, token->note);
-    pg_param_i64(&params, token->expires_us);
-    int rc = pg_exec(conn, &bootstrap, &params, NULL, err);
+    sql_bootstrap_token(&params, user, token->hash, token->scopes, token->note, token->expires_us);
+    int rc = pg_exec(conn, params.statement, &params, NULL, err);
     pg_params_fini(&params);
     pg_disconnect(conn);
     return rc;

@@ -24,3 +24,20 @@ const struct store_migration store_migrations[] = {
 const size_t store_migration_count = sizeof(store_migrations) / sizeof(store_migrations[0]);
 ")
 target_sources(motley_store PRIVATE ${CMAKE_BINARY_DIR}/store_migrations.c)
+
+# The statements (tools/sql.py): for each file of SQL a header of typed calls, and one file with the texts of all.
+find_program(PYTHON3 python3 REQUIRED)
+file(GLOB sql_files RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/store/*.sql)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/sql/store)
+set(sql_shared ${CMAKE_SOURCE_DIR}/tools/sql.py ${CMAKE_SOURCE_DIR}/store/fragments.sql)
+set(sql_made ${CMAKE_BINARY_DIR}/sql/store_sql.c)
+add_custom_command(OUTPUT ${sql_made} COMMAND ${PYTHON3} tools/sql.py texts ${sql_made} ${sql_files}
+  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DEPENDS ${sql_files} ${sql_shared} VERBATIM)
+foreach(file ${sql_files})
+  set(header ${CMAKE_BINARY_DIR}/sql/${file}.h)
+  add_custom_command(OUTPUT ${header} COMMAND ${PYTHON3} tools/sql.py header ${header} ${file}
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DEPENDS ${file} ${sql_shared} VERBATIM)
+  list(APPEND sql_made ${header})
+endforeach()
+target_sources(motley_store PRIVATE ${sql_made})
+target_include_directories(motley_store PRIVATE ${CMAKE_BINARY_DIR}/sql)

@@ -1,6 +1,7 @@
 /* The queue in memory: an array of jobs, a hash table from ids to indices of the array, and two tables of
  * values that many jobs share (leaves and classes). When a job leaves the queue, the last job of the array
  * moves to its place. */
+#include "store/queue.sql.h"
 #include "store/queue_private.h"
 
 #include <stdio.h>
@@ -13,35 +14,6 @@
 /* The tables of leaves and classes only grow. When they hold more than UNUSED_MAX entries beyond twice those
  * in use, the queue is read again from the start. */
 enum { UNUSED_MAX = 4096 };
-
-/* clang-format off */
-/* Of a job that ran before, the step of its last checkpoint and the nodes that it avoids are read too;
- * neither changes while the job is queued. */
-#define QUEUE_COLUMNS \
-    JOB_COLUMNS ", s.seen, j.state = 'queued' AND NOT j.depends AND j.array_size = 0, j.plan_class, " \
-    "CASE WHEN j.attempt > 0 THEN (SELECT max(step) FROM checkpoints WHERE job = j.id AND complete) END, " \
-    "CASE WHEN j.attempt > 0 THEN (SELECT ' ' || string_agg(DISTINCT a.node, ' ') || ' ' FROM assignments a JOIN runs r ON r.id = a.run " \
-    " WHERE a.run = j.run AND r.state = 'lost' AND a.state IN ('lost', 'failed') AND NOT a.own_fault " \
-    " AND coalesce(a.code, '') NOT IN ('network', 'timeout')) END "
-enum { Q_SEEN = JOB_COLUMN_COUNT, Q_WAITS, Q_CLASS, Q_STEP, Q_AVOID };
-
-/* The result has a row without a job if there are none, so that it always says which snapshot was read. */
-const struct pg_statement store_queue_whole = {
-    "queue_whole",
-    "SELECT " QUEUE_COLUMNS "FROM (SELECT pg_current_snapshot()::text AS seen) s "
-    "LEFT JOIN jobs j ON j.state = 'queued' AND NOT j.depends AND j.array_size = 0 WHERE $1::boolean",
-    PG_READ};
-const struct pg_statement store_queue_changes = {
-    "queue_changes",
-    "SELECT " QUEUE_COLUMNS "FROM (SELECT pg_current_snapshot()::text AS seen) s "
-    "LEFT JOIN (motley_jobs_since($1::pg_snapshot) AS c(id) JOIN jobs j USING (id)) ON true",
-    PG_READ};
-static const struct pg_statement get_class = {
-    "queue_class_get",
-    "SELECT json_build_object('spec', spec, 'inputs', inputs, 'plan', (SELECT t.plans -> (j.inputs ->> 'plan') FROM trials t "
-    "  WHERE t.job = j.id)) FROM jobs j WHERE plan_class = decode($1, 'hex') AND state = 'queued' ORDER BY id LIMIT 1",
-    PG_READ};
-/* clang-format on */
 
 /* ---- tables of values that many jobs share ---- */
 
@@ -218,29 +190,30 @@ static void job_remove(struct store_queue *queue, int64_t id)
 void store_read_job(const struct pg_result *result, int row, struct store_sched_job *job)
 {
     *job = (struct store_sched_job){
-        .id = pg_i64(result, row, 0),
-        .owner = pg_i64(result, row, 1),
-        .priority = (int32_t)pg_i64(result, row, 2),
-        .state = (enum job_state)state_from_name(&job_machine, pg_text(result, row, 3)),
-        .stop_why = stop_why_from_name(pg_is_null(result, row, 4) ? NULL : pg_text(result, row, 4)),
-        .attempt = (uint32_t)pg_i64(result, row, 5),
-        .losses = (uint32_t)pg_i64(result, row, 6),
-        .retries_max = (uint32_t)pg_i64(result, row, 7),
-        .time_limit_ms = pg_i64(result, row, 8),
-        .used_ms = pg_i64(result, row, 9),
-        .not_before_us = pg_i64(result, row, 10),
-        .steps = pg_i64(result, row, 11),
-        .run = pg_i64(result, row, 12),
-        .account = pg_i64(result, row, 13),
-        .service = (unsigned)pg_i64(result, row, 14),
-        .eligible_us = pg_i64(result, row, 15),
-        .begin_us = pg_i64(result, row, 16),
-        .reported = pg_i64(result, row, 17),
-        .starts_us = pg_i64(result, row, 18),
-        .wait_subject = pg_i64(result, row, 20),
+        .id = pg_i64(result, row, JOB_ROW_ID),
+        .owner = pg_i64(result, row, JOB_ROW_OWNER),
+        .priority = (int32_t)pg_i64(result, row, JOB_ROW_PRIORITY),
+        .state = (enum job_state)state_from_name(&job_machine, pg_text(result, row, JOB_ROW_STATE)),
+        .stop_why = stop_why_from_name(
+            pg_is_null(result, row, JOB_ROW_STOP_WHY) ? NULL : pg_text(result, row, JOB_ROW_STOP_WHY)),
+        .attempt = (uint32_t)pg_i64(result, row, JOB_ROW_ATTEMPT),
+        .losses = (uint32_t)pg_i64(result, row, JOB_ROW_LOSSES),
+        .retries_max = (uint32_t)pg_i64(result, row, JOB_ROW_RETRIES_MAX),
+        .time_limit_ms = pg_i64(result, row, JOB_ROW_TIME_LIMIT_MS),
+        .used_ms = pg_i64(result, row, JOB_ROW_USED_MS),
+        .not_before_us = pg_i64(result, row, JOB_ROW_NOT_BEFORE_US),
+        .steps = pg_i64(result, row, JOB_ROW_STEPS),
+        .run = pg_i64(result, row, JOB_ROW_RUN),
+        .account = pg_i64(result, row, JOB_ROW_ACCOUNT),
+        .service = (unsigned)pg_i64(result, row, JOB_ROW_SERVICE),
+        .eligible_us = pg_i64(result, row, JOB_ROW_ELIGIBLE_US),
+        .begin_us = pg_i64(result, row, JOB_ROW_BEGIN_US),
+        .reported = pg_i64(result, row, JOB_ROW_REPORTED),
+        .starts_us = pg_i64(result, row, JOB_ROW_STARTS_US),
+        .wait_subject = pg_i64(result, row, JOB_ROW_WAIT_SUBJECT),
         .checkpoint_step = -1,
     };
-    snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, 19));
+    snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, JOB_ROW_WAIT_CODE));
 }
 
 /* Copies a column's text; NULL for null. Returns -1 without memory. */
@@ -257,9 +230,9 @@ static int job_add(struct store_queue *queue, const struct pg_result *result, in
     store_read_job(result, row, &job);
     memcpy(leaf, &job.owner, sizeof(job.owner));
     memcpy(leaf + sizeof(job.owner), &job.account, sizeof(job.account));
-    pg_bytes(result, row, Q_CLASS, class, sizeof(class));
-    if (!pg_is_null(result, row, Q_STEP))
-        job.checkpoint_step = pg_i64(result, row, Q_STEP);
+    pg_bytes(result, row, QUEUE_ROW_CLASS, class, sizeof(class));
+    if (!pg_is_null(result, row, QUEUE_ROW_STEP))
+        job.checkpoint_step = pg_i64(result, row, QUEUE_ROW_STEP);
     if (jobs_grow(queue, err) < 0)
         return -1;
     const int64_t leaf_index = shared_add(&queue->leaves, leaf, err);
@@ -271,17 +244,17 @@ static int job_add(struct store_queue *queue, const struct pg_result *result, in
     struct store_sched_job *to = &queue->jobs[queue->count];
     *to = job;
     queue->slots[slot_of(queue, job.id)] = (uint32_t)++queue->count;
-    return copy_text(result, row, JOB_WHY, &to->why, err) < 0
+    return copy_text(result, row, JOB_ROW_WHY, &to->why, err) < 0
                ? -1
-               : copy_text(result, row, Q_AVOID, &to->avoid, err);
+               : copy_text(result, row, QUEUE_ROW_AVOID, &to->avoid, err);
 }
 
 static int take_row(struct store_queue *queue, const struct pg_result *result, int row, struct err *err)
 {
-    if (pg_is_null(result, row, 0))
+    if (pg_is_null(result, row, JOB_ROW_ID))
         return 0;
-    job_remove(queue, pg_i64(result, row, 0));
-    return pg_bool(result, row, Q_WAITS) ? job_add(queue, result, row, err) : 0;
+    job_remove(queue, pg_i64(result, row, JOB_ROW_ID));
+    return pg_bool(result, row, QUEUE_ROW_WAITS) ? job_add(queue, result, row, err) : 0;
 }
 
 static bool is_crowded(const struct shared_table *table)
@@ -296,7 +269,7 @@ int store_queue_take(struct store_queue *queue, const struct pg_result *result, 
         rc = take_row(queue, result, row, err);
     if (rc == 0 && pg_rows(result) > 0) {
         free(queue->snapshot);
-        rc = copy_text(result, 0, Q_SEEN, &queue->snapshot, err);
+        rc = copy_text(result, 0, QUEUE_ROW_SEEN, &queue->snapshot, err);
     }
     if (rc < 0) {
         store_queue_forget(queue);
@@ -494,7 +467,6 @@ int store_queue_class_get(struct store *store, const char *class_hex, store_doc_
                           struct err *err)
 {
     struct pg_params params;
-    pg_params_init(&params);
-    pg_param_text(&params, class_hex);
-    return store_one_doc(store, &get_class, &params, "no job of the class is queued", done, arg, err);
+    sql_queue_class_get(&params, class_hex);
+    return store_one_doc(store, &params, "no job of the class is queued", done, arg, err);
 }

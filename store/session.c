@@ -1,15 +1,9 @@
 /* Checks whether each connection to the database is a session of its own. */
 #include <stdio.h>
 
-#include "common/pg.h"
-#include "store/store.h"
+#include "store/session.sql.h"
 
 enum { RIVALS = 5, ANSWER_MS = 5000 };
-
-static const char pid_sql[] = "SELECT pg_backend_pid()";
-static const char mark_sql[] = "SELECT length(set_config('motley.session', 'mine', false))";
-static const char marked_sql[] =
-    "SELECT (coalesce(current_setting('motley.session', true), '') = 'mine')::integer";
 
 static int refuse(int64_t pid, const char *seen, struct err *err)
 {
@@ -27,11 +21,13 @@ static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo,
 {
     int64_t theirs = 0, now = 0, marked = 0;
     *rival = pg_connect(conninfo, ANSWER_MS, err);
-    if (!*rival || pg_script(*rival, "BEGIN", err) < 0 || pg_ask(*rival, pid_sql, &theirs, err) < 0)
+    if (!*rival || pg_script(*rival, "BEGIN", err) < 0 ||
+        pg_ask(*rival, session_pid_sql.sql, &theirs, err) < 0)
         return -1;
     if (theirs == mine)
         return refuse(mine, "two connections were given one session", err);
-    if (pg_ask(ours, pid_sql, &now, err) < 0 || pg_ask(ours, marked_sql, &marked, err) < 0)
+    if (pg_ask(ours, session_pid_sql.sql, &now, err) < 0 ||
+        pg_ask(ours, session_marked_sql.sql, &marked, err) < 0)
         return -1;
     return now != mine || marked != 1 ? refuse(now, "a connection was given another session", err) : 0;
 }
@@ -42,8 +38,8 @@ int store_session_check(const char *conninfo, struct err *err)
     int64_t mine = 0, length = 0;
     int rc = -1;
     struct pg_conn *ours = pg_connect(conninfo, ANSWER_MS, err);
-    if (ours && pg_ask(ours, mark_sql, &length, err) == 0)
-        rc = pg_ask(ours, pid_sql, &mine, err);
+    if (ours && pg_ask(ours, session_mark_sql.sql, &length, err) == 0)
+        rc = pg_ask(ours, session_pid_sql.sql, &mine, err);
     for (int i = 0; i < RIVALS && rc == 0; i++)
         rc = rival_check(ours, mine, conninfo, &rivals[i], err);
     for (int i = 0; i < RIVALS; i++)

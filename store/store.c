@@ -1,14 +1,11 @@
 /* Creates and destroys the store, and checks the database's schema. */
-#include "store/store_private.h"
+#include "store/store.sql.h"
 
 #include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { WATCH_SECONDS = 5 };
-
-static const struct pg_statement schema_version = {
-    "store_schema_version", "SELECT coalesce(max(number), 0) FROM motley_migrations", PG_READ};
 
 static unsigned or_default(unsigned value, unsigned fallback)
 {
@@ -91,7 +88,7 @@ static void ping_fail(struct store_call *call, const struct err *err)
 
 int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&schema_version, NULL};
+    const struct pg_step step = {&store_schema_version_sql, NULL};
     return store_run(store, &step, 1, 0,
                      store_call_create(ping_deliver, ping_fail, (void (*)(void))done, arg, NULL, err), err);
 }

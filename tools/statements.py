@@ -5,46 +5,38 @@ statement without that question stands in ASKED with who asked before, or belong
 """
 import re
 
+import sql
+
 OWNED = (r"jobs|runs|assignments|metrics|events|traces|checkpoints|artifacts|models|model_names|datasets|blobs|holds|tokens|"
          r"imported_profiles")
 TABLES = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?:%s)\b" % OWNED)
 QUESTION = re.compile(r"motley_(?:visible|owns|reads|node_reads|uses|shared|follows)\b")
 # They decide for everybody, or copy the whole; read by no person.
-LEADER = {"backup.c", "decide.c", "ingest.c", "leader.c", "migrate.c", "prune.c", "queue.c", "restore.c", "sched_load.c"}
+LEADER = {"backup", "decide", "ingest", "leader", "migrate", "prune", "queue", "restore", "sched_load"}
 PART = "job_part_read (api/jobs/jobs.c) has asked for the job"
 ASKED = {
-    "list_metrics": PART, "bucket_metrics": PART, "get_plan": PART, "list_runs": PART, "get_trace": PART, "get_lanes": PART,
-    "list_events": PART + ", and a stream asks again (store_jobs_unseen)", "feed_events": "the same, for each topic; states are everybody's",
-    "ask_sooner": "`why` has read the job",
-    "get_dataset": "may_dataset (api/request/dataset.c)", "put_dataset": "its key is a digest of what the asker gave",
-    "hold_job": "the check of the specification has read each file that it names", "find_by_key": "by owner", "sent_bytes": "by owner", "claim_fetches": "every api, for all jobs that wait", "tell_fetch": "of a job that this api has claimed",
-    "end_fetch": "the same", "fail_fetch": "the same",
-    "insert_jobs": "they are the asker's own; store/access.c and motley_after_refused look at what they name", "put_model": "the asker's own name",
-    "import_profiles": "the asker's own", "put_blob": "who sends the bytes holds them", "drop_blobs": "what nothing names, for nobody",
-    "put_code": "the asker's own token", "open_session": "by the hash of what is shown", "open_user_session": "a proxy says who asks", "open_identity": "motley_sign_in has said whose it is", "close_session": "the asker's own token",
-    "find_token": "by the hash of what is shown", "put_token": "scopes at most the asker's own (api/people/tokens.c)",
-    "enrol_node": "a join token decides", "remove_node": "nodes:write", "remove_group": "admin; it refuses while jobs are charged",
-    "get_storage": "sums by owner, the asker's own or an administrator's",
-    "count_all": "counts of states, names of nodes and devices, the age of the oldest waiting job",
-    "glance": "counts of states, names of devices", "page_arrivals": "owner, account and times, as everybody's queue shows them",
-    "store_put_arrivals": "the leader", "store_end_forecasts": "the leader",
+    "job_metrics": PART, "job_metrics_buckets": PART, "job_plan": PART, "job_runs": PART, "job_trace": PART, "job_lanes": PART,
+    "event_list": PART + ", and a stream asks again (store_jobs_unseen)", "event_feed": "the same, for each topic; states are everybody's",
+    "sooner_ask": "`why` has read the job",
+    "dataset_get": "may_dataset (api/request/dataset.c)", "dataset_put": "its key is a digest of what the asker gave",
+    "job_hold": "the check of the specification has read each file that it names", "jobs_find_by_key": "by owner", "blobs_sent": "by owner", "fetch_claim": "every api, for all jobs that wait", "fetch_tell": "of a job that this api has claimed",
+    "fetch_done": "the same", "fetch_fail": "the same",
+    "jobs_insert": "they are the asker's own; store/access.c and motley_after_refused look at what they name", "model_put": "the asker's own name",
+    "profile_import": "the asker's own", "blob_put": "who sends the bytes holds them", "blobs_drop": "what nothing names, for nobody",
+    "session_code_put": "the asker's own token", "session_open": "by the hash of what is shown", "session_open_user": "a proxy says who asks", "identity_open": "motley_sign_in has said whose it is", "session_close": "the asker's own token",
+    "token_find": "by the hash of what is shown", "token_put": "scopes at most the asker's own (api/people/tokens.c)",
+    "node_enrol": "a join token decides", "node_remove": "nodes:write", "group_remove": "admin; it refuses while jobs are charged",
+    "storage_get": "sums by owner, the asker's own or an administrator's",
+    "job_page_all": "an administrator", "job_page_state": "an administrator", "job_page_filtered": "an administrator",
+    "counts": "counts of states, names of nodes and devices, the age of the oldest waiting job",
+    "glance": "counts of states, names of devices", "records_page": "owner, account and times, as everybody's queue shows them",
+    "records_arrivals": "the leader", "records_ends": "the leader",
 }
-STATEMENT = re.compile(r"const struct pg_statement (\w+)(?:\[\d*\])*\s*=\s*\{(.*?)\};", re.S)
-MACRO = re.compile(r"#define (\w+)(?:\([^)]*\))?((?:.*\\\n)*.*\n)")
 
 
-def find(paths, read):
-    """Yields (path, line, name) of each such statement."""
-    shared = dict(MACRO.findall(read("store/store_private.h")))
-    for path in paths:
-        if not re.match(r"store/\w+\.c$", path) or path.removeprefix("store/") in LEADER:
-            continue
-        text = read(path)
-        macros = {**shared, **dict(MACRO.findall(text))}
-        for found in STATEMENT.finditer(text):
-            sql, before = found.group(2), None
-            while sql != before:
-                before, sql = sql, re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: macros.get(word.group(), word.group()), sql)
-            sql = re.sub(r'"\s*"|"\s*\\\n\s*"', "", sql)
-            if TABLES.search(sql) and not QUESTION.search(sql) and found.group(1) not in ASKED:
-                yield path, text.count("\n", 0, found.start()) + 1, found.group(1)
+def find(paths):
+    """Yields (path, line, name) of each such statement of some files of SQL."""
+    for piece, text, _ in sql.load(paths)[1]:
+        room = re.sub(r"^store/|\.sql$", "", piece.place[0])
+        if room not in LEADER and TABLES.search(text) and not QUESTION.search(text) and piece.name not in ASKED:
+            yield *piece.place, piece.name
