@@ -365,6 +365,9 @@ made AS (
 SELECT count(pg_notify('motley_events', job::text))
 FROM made;
 
+-- How far a run moves what was known of a device's speed: all the way if its steps agree, and not at all if they
+-- differ from each other as much as from what was known (the positive part of Stein's estimate; James and Stein
+-- 1961). One disturbance lasts many steps, so the mean of a run counts as no surer than one step.
 --# write decide_speeds(rows json)
 WITH priced AS (
     UPDATE runs r
@@ -372,12 +375,39 @@ WITH priced AS (
     FROM @records(run bigint, step_s double precision)
     WHERE r.id = c.run
     RETURNING 1
+),
+known AS MATERIALIZED (
+    SELECT DISTINCT ON (c.device, c.key) c.*,
+        coalesce(CASE WHEN s.at > p.measured_at THEN CASE WHEN s.run = c.run THEN s.before ELSE s.speed END END, 1)
+            AS before,
+        (
+            SELECT var_samp(ln(m.seconds / m.tokens))
+            FROM (
+                SELECT (m.document ->> 'compute_s')::float8 AS seconds, (t.document ->> 'tokens')::float8 AS tokens
+                FROM runs r
+                JOIN assignments a ON a.run = r.id
+                JOIN metrics m ON m.job = r.job AND m.kind = 'ranks' AND m.rank = a.rank AND m.step > r.reported
+                JOIN metrics t ON t.job = r.job AND t.kind = 'step' AND t.step = m.step
+                WHERE r.id = c.run AND a.device = c.device
+                ORDER BY m.step DESC
+                LIMIT 64
+            ) m
+            WHERE m.seconds > 0 AND m.tokens > 0
+        ) AS noise
+    FROM @records(device text, key text, speed double precision, run bigint)
+    LEFT JOIN device_speeds s ON s.device = c.device AND s.key = c.key
+    LEFT JOIN profiles p ON p.device = c.device AND p.key = c.key
+    ORDER BY c.device, c.key, c.run DESC
 )
-INSERT INTO device_speeds (device, key, speed, run)
-SELECT DISTINCT ON (c.device, c.key) c.device, c.key, c.speed, c.run
-FROM @records(device text, key text, speed double precision, run bigint)
-ORDER BY c.device, c.key, c.run DESC
-ON CONFLICT (device, key) DO UPDATE SET speed = excluded.speed, run = excluded.run, at = now();
+INSERT INTO device_speeds (device, key, speed, run, before)
+SELECT device, key,
+    before * power(
+        speed / before, coalesce(greatest(0, 1 - coalesce(noise, 0) / nullif(ln(speed / before) ^ 2, 0)), 1)
+    ),
+    run, before
+FROM known
+ON CONFLICT (device, key) DO UPDATE
+SET speed = excluded.speed, run = excluded.run, before = excluded.before, at = now();
 
 --# write decide_measures(rows json)
 INSERT INTO measures (key, spec, inputs, until)

@@ -177,6 +177,70 @@ static void runs_teach_what_their_tables_and_speeds_do_not_say(void **state)
     pg_disconnect(conn);
 }
 
+static void sql(struct fixture *fixture, const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn, text, &err) < 0)
+        fail_msg("%s", err.text);
+    pg_disconnect(conn);
+}
+
+/* Has a run tell that it measured left/cpu0 at `speed`; returns the speed that later plans begin with. */
+static double speed_after(struct fixture *fixture, int run, double speed)
+{
+    struct answer answer;
+    json_t *rows =
+        json_pack("[{s:s, s:s, s:f, s:i}]", "device", "left/cpu0", "key", KEY, "speed", speed, "run", run);
+    const struct store_decision decision = {.leader = 7, .speeds = rows};
+    json_t *all = NULL;
+    AWAIT_OK(fixture, answer, store_decide(fixture->store, &decision, on_doc, &answer, E));
+    json_decref(answer.doc);
+    json_decref(rows);
+    const json_t *row = planned(fixture, "left/cpu0", &all);
+    const double known = json_number_value(json_object_get(row, "speed"));
+    json_decref(all);
+    return known;
+}
+
+/* A run whose steps agree says all; one whose steps differ by a tenth from each other moves what is known by
+ * a part of a change of 20 %, and by nothing of one of 5 %; weighed again, it counts once. */
+static void a_run_moves_a_speed_as_far_as_its_steps_agree(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    json_t *spec = json_object(), *inputs = json_object();
+    const struct store_job_new job = fixture_job(fixture, "j", spec, inputs);
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    json_decref(spec);
+    json_decref(inputs);
+    sql(fixture,
+        "UPDATE leader SET epoch = 7; UPDATE profiles SET measured_at = now() - interval '1 hour';"
+        "INSERT INTO runs (id, job, attempt, epoch, state, plan) SELECT 7000 + n, (SELECT max(id) FROM "
+        "jobs), n, 7000 + n, "
+        "  'done', '{}' FROM generate_series(1, 2) n;"
+        "INSERT INTO assignments (run, rank, node, device, state) SELECT 7000 + n, n, 'left', 'left/cpu0', "
+        "'done' "
+        "  FROM generate_series(1, 2) n;"
+        "INSERT INTO metrics (job, kind, step, rank, document) SELECT (SELECT max(id) FROM jobs), 'step', s, "
+        "0, "
+        "  json_build_object('tokens', 100 + s) FROM generate_series(1, 20) s;"
+        /* run 1's steps take as long as they have tokens; run 2's are a tenth longer or shorter, in turn */
+        "INSERT INTO metrics (job, kind, step, rank, document) SELECT (SELECT max(id) FROM jobs), 'ranks', "
+        "s, n, "
+        "  json_build_object('compute_s', (100 + s) * CASE WHEN n = 1 THEN 1 ELSE exp(0.1 * (-1) ^ s) END) "
+        "  FROM generate_series(1, 20) s, generate_series(1, 2) n");
+    assert_true(fabs(speed_after(fixture, 7001, 0.5) - 0.5) < 1e-9);
+    const double noise = 0.01 * 20 / 19, away = log(1.2);
+    const double part = 0.5 * exp(away * (1 - noise / (away * away)));
+    assert_true(fabs(speed_after(fixture, 7002, 0.6) - part) < 1e-9);
+    assert_true(fabs(speed_after(fixture, 7002, 0.6) - part) < 1e-9);
+    assert_true(fabs(speed_after(fixture, 7002, 0.525) - 0.5) < 1e-9);
+    sql(fixture, "UPDATE profiles SET measured_at = now()"); /* measured anew: nothing is known beside it */
+    assert_true(fabs(speed_after(fixture, 7001, 0.8) - 0.8) < 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +248,7 @@ int main(void)
         cmocka_unit_test(an_imported_one_serves_the_same_device_until_it_is_measured),
         cmocka_unit_test(the_list_says_where_each_comes_from),
         cmocka_unit_test(runs_teach_what_their_tables_and_speeds_do_not_say),
+        cmocka_unit_test(a_run_moves_a_speed_as_far_as_its_steps_agree),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }
