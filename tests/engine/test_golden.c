@@ -133,6 +133,91 @@ static void further_families_choose_the_tokens_of_transformers(void **state)
     json_decref(cases);
 }
 
+enum { PACKED_ROWS = 4, PACKED_TOKENS = 111, PACKED_WIDTH = 32 };
+
+/* x and the gradient of y, or y and the gradient of x */
+struct packed_values {
+    float of[2][PACKED_TOKENS * PACKED_WIDTH];
+};
+
+/* Runs the layers of a stage on rows [first, end) in one micro-batch. */
+static void rows_pass(struct device *device, struct stage *stage, struct buffer *buffers[2], uint32_t first,
+                      uint32_t end, const struct packed_values *in, struct packed_values *out)
+{
+    static const uint32_t starts[PACKED_ROWS + 1] = {0, 31, 48, 88, PACKED_TOKENS}, ids[] = {7, 3, 9, 100};
+    static int32_t tokens[PACKED_TOKENS];
+    uint32_t cut[PACKED_ROWS + 1];
+    uint64_t at = (uint64_t)starts[first] * PACKED_WIDTH,
+             bytes = 4ull * (starts[end] - starts[first]) * PACKED_WIDTH;
+    struct saved *saved;
+    struct err err;
+    for (uint32_t i = first; i <= end; i++)
+        cut[i - first] = starts[i] - starts[first];
+    struct micro_batch mb = {
+        .rows = end - first, .row_ids = ids + first, .row_start = cut, .ids = tokens, .labels = tokens};
+    check(buffer_write(buffers[0], 0, in->of[0] + at, bytes, &err));
+    check(stage_forward(stage, &mb, buffers[0], buffers[1], &saved, &err));
+    check(buffer_read(buffers[1], 0, out->of[0] + at, bytes, &err));
+    check(buffer_write(buffers[0], 0, in->of[1] + at, bytes, &err));
+    check(stage_backward(stage, &mb, saved, buffers[0], buffers[1], &err));
+    check(buffer_read(buffers[1], 0, out->of[1] + at, bytes, &err));
+    check(device_sync(device, &err));
+}
+
+/* What leaves the layers for a row, forward and backward, are the same bits whether other rows are packed
+ * into its micro-batch or not. Layers with experts are left out: the tokens given to an expert choose the
+ * kernel. */
+static void packed_rows_have_the_bits_of_single_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t layers;
+    } some[] = {{"glm4_moe_lite", 1}, {"deepseek_v2", 1}, {"deepseek_v3", 2}, {"qwen3_5", 4}, {"lfm2", 4}};
+    static struct packed_values in, packed, single;
+    for (size_t m = 0; m < 2 * sizeof(some) / sizeof(some[0]); m++) {
+        char dir[512];
+        struct err err;
+        struct model *model;
+        struct stage *stage;
+        struct buffer *buffers[2];
+        struct rand_stream stream;
+        struct device *device = device_make(m % 2 ? "emulated" : "cpu", 1);
+        golden_folder(some[m / 2].name, dir, sizeof(dir));
+        check(model_open_path(dir, &model, &err));
+        const struct model_config *config = model_get_config(model);
+        assert_int_equal(config->hidden, PACKED_WIDTH);
+        struct stage_options o = {.config = config,
+                                  .mode = STAGE_TRAIN,
+                                  .full = true,
+                                  .tokens_max = PACKED_TOKENS,
+                                  .positions_max = PACKED_TOKENS,
+                                  .micro_batches_in_flight = 1,
+                                  .block_begin = 1,
+                                  .block_end = some[m / 2].layers + 1};
+        check(stage_create(device, model, &o, &stage, &err));
+        check(stage_step_begin(stage, &err));
+        for (int i = 0; i < 2; i++)
+            check(buffer_create(device, sizeof(in.of[0]), MEM_BUFFERS, "rows", &buffers[i], &err));
+        rand_stream_init(&stream, 41, m);
+        for (uint32_t i = 0; i < PACKED_TOKENS * PACKED_WIDTH; i++) {
+            in.of[0][i] = (float)rand_stream_normal(&stream);
+            in.of[1][i] = (float)rand_stream_normal(&stream);
+        }
+        rows_pass(device, stage, buffers, 0, PACKED_ROWS, &in, &packed);
+        for (uint32_t row = 0; row < PACKED_ROWS; row++)
+            rows_pass(device, stage, buffers, row, row + 1, &in, &single);
+        if (memcmp(&packed, &single, sizeof(packed)) != 0)
+            fail_msg("%s: packed rows have other numbers", some[m / 2].name);
+        assert_true(packed.of[1][0] != in.of[1][0] && packed.of[0][0] != in.of[0][0]);
+        for (int i = 0; i < 2; i++)
+            buffer_destroy(buffers[i]);
+        stage_destroy(stage);
+        device_close(device);
+        model_close(model);
+    }
+}
+
 /* The load-balancing loss covers layers on one, two and three stages. */
 static void mixtures_match_fp64_with_the_load_balancing_loss(void **state)
 {
@@ -370,6 +455,7 @@ int main(void)
         cmocka_unit_test(every_family_matches_fp64_under_lora),
         cmocka_unit_test(further_families_match_fp64),
         cmocka_unit_test(further_families_choose_the_tokens_of_transformers),
+        cmocka_unit_test(packed_rows_have_the_bits_of_single_rows),
         cmocka_unit_test(every_family_matches_fp64_when_all_is_trained),
         cmocka_unit_test(mixtures_match_fp64_with_the_load_balancing_loss),
         cmocka_unit_test(golden_matches_on_the_checked_device),
