@@ -56,7 +56,8 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     const char *name = NULL;
     int64_t rank = 16;
     *lora = (struct lora_options){
-        .alpha = 32, .targets = LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_K | LORA_V)};
+        .alpha = 32,
+        .targets = LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_Q_A | LORA_Q_B | LORA_K | LORA_V)};
     jr_init(&reader, json_is_object(method) ? method : message, "method", err);
     if (json_is_object(method))
         jr_str(&reader, "kind", JR_OPTIONAL, 1, 32, &name);
