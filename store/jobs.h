@@ -25,6 +25,7 @@ struct store_job_new {
      * key, "eval": dataset key | null, "adapter": {file name: sha256} | null, "sample": {"ids": […]}, only
      * with a prompt} */
     const json_t *inputs;
+    const char *spec_text, *inputs_text; /* both as JSON text, if the caller has it; NULL: they are printed */
     /* DIGEST_SIZE bytes: the class of the job's plans (model/job/plan_class.h); NULL: the database computes
      * one */
     const uint8_t *plan_class;

@@ -30,7 +30,7 @@ struct pending_job {
     bool held;
     char *name, *key, *digest_hex;   /* NULL without an idempotency key */
     char *account;                   /* name of the group that is charged, or NULL */
-    char *spec, *inputs;             /* documents as JSON text */
+    char *spec, *inputs, *labels;    /* documents as JSON text; labels NULL: none */
     char *fetch;                     /* the model to fetch first, or NULL */
     char *refusal;                   /* why the database refused the job, or NULL */
     enum err_code refusal_code;      /* ERR_LIMIT: the queue has as many jobs of theirs as it may */
@@ -62,6 +62,7 @@ static void pending_destroy(struct pending_job *job)
     free(job->digest_hex);
     free(job->spec);
     free(job->inputs);
+    free(job->labels);
     free(job);
 }
 
@@ -230,46 +231,65 @@ union job_cell {
 };
 enum { JOB_CELLS = sizeof(struct sql_jobs_insert) / sizeof(void *) - 1 }; /* the columns; the count is none */
 
+static bool batch_is_plain(const struct job_batch *batch)
+{
+    for (unsigned i = 0; i < batch->count; i++)
+        if (batch->jobs[i]->account || batch->jobs[i]->depends || batch->jobs[i]->fetch)
+            return false;
+    return true;
+}
+
 static int batch_send(struct job_batch *batch, struct err *err)
 {
     union job_cell *cells = calloc((size_t)batch->count * JOB_CELLS, sizeof(*cells)), *next = cells;
     struct sql_jobs_insert of = {.n = batch->count};
+    struct sql_jobs_insert_plain plain = {.n = batch->count};
     struct pg_params params;
     if (!cells)
         return err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
-/* Fills the next column with a field of all jobs. */
+/* Fills the next column with a field of all jobs. BOTH: a column that both statements have. */
 #define GATHER(kind, column, field)                                                                          \
     do {                                                                                                     \
         of.column = &next->kind;                                                                             \
         for (unsigned i_ = 0; i_ < batch->count; i_++)                                                       \
             next++->kind = batch->jobs[i_]->field;                                                           \
     } while (0)
-    GATHER(number, owner, owner.id);
-    GATHER(text, name, name);
-    GATHER(text, key, key);
-    GATHER(text, digest, digest_hex);
-    GATHER(text, spec, spec);
-    GATHER(text, inputs, inputs);
-    GATHER(number, priority, priority);
-    GATHER(text, state, held ? "held" : "queued");
-    GATHER(number, retries, retries_max);
-    GATHER(number, time_limit, time_limit_ms);
-    GATHER(number, steps, steps);
-    GATHER(text, who, owner.name);
-    GATHER(number, token, owner.token);
-    GATHER(text, address, owner.address);
+#define BOTH(kind, column, field)                                                                            \
+    do {                                                                                                     \
+        GATHER(kind, column, field);                                                                         \
+        plain.column = of.column;                                                                            \
+    } while (0)
+    BOTH(number, owner, owner.id);
+    BOTH(text, name, name);
+    BOTH(text, key, key);
+    BOTH(text, digest, digest_hex);
+    BOTH(text, spec, spec);
+    BOTH(text, inputs, inputs);
+    BOTH(number, priority, priority);
+    BOTH(text, state, held ? "held" : "queued");
+    BOTH(number, retries, retries_max);
+    BOTH(number, time_limit, time_limit_ms);
+    BOTH(number, steps, steps);
+    BOTH(text, who, owner.name);
+    BOTH(number, token, owner.token);
+    BOTH(text, address, owner.address);
+    BOTH(text, labels, labels);
+    BOTH(number, service, service);
+    BOTH(number, begin_us, begin_us);
+    BOTH(number, least, devices_least);
+    BOTH(number, size, array_size);
+    BOTH(number, at_most, at_most);
+    BOTH(text, class, class_hex);
     GATHER(text, account, account);
-    GATHER(number, service, service);
-    GATHER(number, begin_us, begin_us);
-    GATHER(number, least, devices_least);
     GATHER(number, admin, owner.admin);
     GATHER(number, depends, depends);
-    GATHER(number, size, array_size);
-    GATHER(number, at_most, at_most);
-    GATHER(text, class, class_hex);
     GATHER(text, wants, fetch);
+#undef BOTH
 #undef GATHER
-    sql_jobs_insert(&params, &of);
+    if (batch_is_plain(batch))
+        sql_jobs_insert_plain(&params, &plain);
+    else
+        sql_jobs_insert(&params, &of);
     int rc = pg_query(batch->store->pg, params.statement, &params, batch_done, batch, err);
     pg_params_fini(&params);
     free(cells);
@@ -381,9 +401,10 @@ static int check_new_job(const struct store_job_new *job, struct err *err)
     return 0;
 }
 
-static char *print_document(const char *what, const json_t *value, struct err *err)
+/* Returns the document as text, new: a copy of `known`, if that is not NULL. */
+static char *print_document(const char *what, const json_t *value, const char *known, struct err *err)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = known ? strdup(known) : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text) {
         err_set(err, ERR_NOMEM, "no memory for the job's %s", what);
     } else if (strlen(text) > STORE_SPEC_MAX) {
@@ -432,9 +453,11 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
         pending_destroy(job);
         return NULL;
     }
-    job->spec = print_document("specification", new->spec, err);
-    job->inputs = job->spec ? print_document("inputs", new->inputs, err) : NULL;
-    if (!job->inputs) {
+    const json_t *labels = json_object_get(new->spec, "labels");
+    job->spec = print_document("specification", new->spec, new->spec_text, err);
+    job->inputs = job->spec ? print_document("inputs", new->inputs, new->inputs_text, err) : NULL;
+    job->labels = job->inputs && labels ? print_document("labels", labels, NULL, err) : NULL;
+    if (!job->inputs || (labels && !job->labels)) {
         pending_destroy(job);
         return NULL;
     }

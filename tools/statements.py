@@ -21,7 +21,7 @@ ASKED = {
     "dataset_get": "may_dataset (api/request/dataset.c)", "dataset_put": "its key is a digest of what the asker gave",
     "job_hold": "the check of the specification has read each file that it names", "jobs_find_by_key": "by owner", "blobs_sent": "by owner", "fetch_claim": "every api, for all jobs that wait", "fetch_tell": "of a job that this api has claimed",
     "fetch_done": "the same", "fetch_fail": "the same",
-    "jobs_insert": "they are the asker's own; store/access.c and motley_after_refused look at what they name", "model_put": "the asker's own name",
+    "jobs_insert_plain": "as jobs_insert", "jobs_insert": "they are the asker's own; store/access.c and motley_after_refused look at what they name", "model_put": "the asker's own name",
     "profile_import": "the asker's own", "blob_put": "who sends the bytes holds them", "blobs_drop": "what nothing names, for nobody",
     "session_code_put": "the asker's own token", "session_open": "by the hash of what is shown", "session_open_user": "a proxy says who asks", "identity_open": "motley_sign_in has said whose it is", "session_close": "the asker's own token",
     "token_find": "by the hash of what is shown", "token_put": "scopes at most the asker's own (api/people/tokens.c)",

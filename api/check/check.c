@@ -367,6 +367,19 @@ static json_t *warnings_of(const struct spec_check *check, int64_t steps)
     return warnings;
 }
 
+static int print_result(struct checked *result, struct err *err)
+{
+    json_t *unnamed = json_copy(result->spec);
+    if (unnamed)
+        json_object_del(unnamed, "name");
+    result->unnamed_text = json_dumps(unnamed, JSON_COMPACT);
+    result->inputs_text = json_dumps(result->inputs, JSON_COMPACT);
+    json_decref(unnamed);
+    return result->unnamed_text && result->inputs_text
+               ? 0
+               : err_set(err, ERR_NOMEM, "out of memory for a checked specification");
+}
+
 static int check_result(struct spec_check *check, struct err *err)
 {
     const struct job_spec *spec = &check->spec;
@@ -397,5 +410,5 @@ static int check_result(struct spec_check *check, struct err *err)
     memcpy(result->plan_class, check->plan_class, sizeof(result->plan_class));
     memcpy(result->fetch, check->fetch, sizeof(result->fetch));
     check->result = result;
-    return 0;
+    return check->depth == CHECK_SUBMIT ? print_result(result, err) : 0;
 }

@@ -24,6 +24,9 @@ enum { CHECKED_FETCH_BYTES = HUB_ID_BYTES + HUB_REVISION_BYTES + HUB_FILE_BYTES 
 struct checked {
     json_t *spec;   /* the specification with every default filled in; `name` is that of the first asker */
     json_t *inputs; /* as store_job_new.inputs */
+    /* Both as text, since printing them takes a fifth of a submit's time: the specification without its name
+     * ("{…}", never empty), and the inputs. Of a submit; else NULL */
+    char *unnamed_text, *inputs_text;
     uint8_t plan_class[DIGEST_SIZE]; /* of a submit: model/job/plan_class.h; else zero */
     int32_t priority;
     bool held;

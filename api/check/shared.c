@@ -28,6 +28,8 @@ void checked_release(struct checked *checked)
         return;
     json_decref(checked->spec);
     json_decref(checked->inputs);
+    free(checked->unnamed_text);
+    free(checked->inputs_text);
     json_decref(checked->answer);
     json_decref(checked->data);
     json_decref(checked->warnings);

@@ -12,6 +12,7 @@
 #include "store/jobs.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct made_wait {
@@ -129,16 +130,23 @@ static int job_insert(struct call *call, const struct checked *checked, const ch
                       const uint8_t digest[DIGEST_SIZE], struct made_wait *wait, struct err *err)
 {
     /* Jobs that share a check may have different names. */
-    json_t *spec = json_copy(checked->spec), *name = json_object_get(call->body, "name");
-    if (spec && name)
-        json_object_set(spec, "name", name);
+    const json_t *given = json_object_get(call->body, "name"),
+                 *name = given ? given : json_object_get(checked->spec, "name");
+    char *name_text = json_dumps(name, JSON_COMPACT | JSON_ENCODE_ANY), *spec_text = NULL;
+    if (!name_text || asprintf(&spec_text, "{\"name\":%s,%s", name_text, checked->unnamed_text + 1) < 0) {
+        free(name_text);
+        return err_set(err, ERR_NOMEM, "out of memory for a job");
+    }
+    free(name_text);
     const struct store_job_new job = {
         .owner = &call->principal,
-        .name = json_string_value(json_object_get(spec, "name")),
+        .name = json_string_value(name),
         .idempotency_key = key,
         .request_digest = digest,
-        .spec = spec,
+        .spec = checked->spec,
         .inputs = checked->inputs,
+        .spec_text = spec_text,
+        .inputs_text = checked->inputs_text,
         .plan_class = *checked->fetch ? NULL : checked->plan_class,
         .fetch = *checked->fetch ? checked->fetch : NULL,
         .priority = checked->priority,
@@ -146,16 +154,15 @@ static int job_insert(struct call *call, const struct checked *checked, const ch
         .retries_max = checked->retries_max,
         .time_limit_ms = checked->time_limit_ms,
         .steps = checked->steps,
-        .account = json_string_value(json_object_get(spec, "account")),
+        .account = json_string_value(json_object_get(checked->spec, "account")),
         .service = (unsigned)checked->service,
         .begin_us = checked->begin_us,
         .devices_least = checked->devices_least,
         .array_size = checked->array_size,
         .at_most = checked->at_most,
     };
-    const int called = job.name ? store_job_insert(call->app->store, &job, job_made, wait, err)
-                                : err_set(err, ERR_NOMEM, "out of memory for a job");
-    json_decref(spec);
+    const int called = store_job_insert(call->app->store, &job, job_made, wait, err);
+    free(spec_text);
     return wait_end(&wait->wait, called, err);
 }
 

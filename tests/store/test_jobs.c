@@ -351,6 +351,90 @@ static void groups_make_no_cycle(void **state)
     pg_disconnect(conn);
 }
 
+/* Submits three jobs at once, which share a statement; one more, with an account, chooses the other statement
+ * for all of them. Returns the text of the last one's refusal, or "". */
+static void submit_three(struct fixture *fixture, bool with_account, char refusal[512])
+{
+    static const uint8_t class_digest[32] = {7};
+    struct answer answers[4];
+    struct err err;
+    json_t *spec = json_pack("{s:{s:s}}", "labels", "team", "a \"b\" \\c"), *inputs = json_object();
+    memset(answers, 0, sizeof(answers));
+    for (int i = 0; i < 3 + with_account; i++) {
+        struct store_job_new job = fixture_job(fixture, with_account ? "full" : "plain", spec, inputs);
+        if (i == 1) {
+            job.held = true;
+            job.priority = 5;
+            job.service = 2;
+            job.begin_us = 1900000000000000;
+            job.array_size = 4;
+            job.at_most = 2;
+            job.time_limit_ms = 60000;
+        }
+        if (i == 2) {
+            job.idempotency_key = with_account ? "full" : "plain";
+            job.plan_class = class_digest;
+        }
+        job.account = i == 3 ? "mixed" : NULL;
+        assert_int_equal(store_job_insert(fixture->store, &job, on_made, &answers[i], &err), 0);
+    }
+    for (int i = 0; i < 3 + with_account; i++)
+        await_answer(fixture, &answers[i]);
+    assert_int_equal(answers[0].err.code, ERR_NONE);
+    assert_int_equal(answers[1].err.code, ERR_NONE);
+    assert_true(answers[1].made.id > answers[0].made.id);
+    snprintf(refusal, 512, "%s", answers[2].err.text);
+    json_decref(spec);
+    json_decref(inputs);
+}
+
+/* The statement of batches without accounts, dependencies and models to fetch follows the same rules. */
+static void both_statements_make_equal_jobs_and_refuse_the_same(void **state)
+{
+    static const struct pg_statement compare = {
+        "compare_jobs",
+        "WITH jobs AS (SELECT name, row_number() OVER (PARTITION BY name ORDER BY id) AS n, to_jsonb(j) - "
+        "ARRAY['id', 'name', "
+        "  'idempotency_key', 'created_at', 'updated_at', 'eligible_at', 'changed'] || (SELECT "
+        "jsonb_build_object('audit', "
+        "    to_jsonb(a) - ARRAY['id', 'at', 'object', 'after']) FROM audit a WHERE a.object = j.id::text) "
+        "AS row "
+        "  FROM jobs j WHERE name IN ('plain', 'full')) "
+        "SELECT count(*), string_agg(p.row::text, ' ') FILTER (WHERE p.row IS DISTINCT FROM f.row), "
+        "  string_agg(f.row::text, ' ') FILTER (WHERE p.row IS DISTINCT FROM f.row), "
+        "  count(*) FILTER (WHERE p.row -> 'labels' ->> 'team' = 'a \"b\" \\c' AND p.row -> 'audit' ->> "
+        "'what' = 'job.submit') "
+        "FROM jobs p JOIN jobs f USING (n) WHERE p.name = 'plain' AND f.name = 'full' AND n <= 3",
+        PG_READ};
+    struct fixture *fixture = *state;
+    char plain[512], full[512];
+    struct pg_result *result;
+    struct err err;
+    change(fixture, "INSERT INTO groups (name) VALUES ('mixed'); INSERT INTO group_members SELECT id, 1 FROM "
+                    "groups WHERE name = 'mixed'");
+    submit_three(fixture, false, plain);
+    submit_three(fixture, true, full);
+    assert_string_equal(plain, "");
+    assert_string_equal(full, "");
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    assert_int_equal(pg_exec(conn, &compare, NULL, &result, &err), 0);
+    assert_string_equal(pg_text(result, 0, 1), pg_text(result, 0, 2));
+    assert_int_equal(pg_i64(result, 0, 0), 3);
+    assert_int_equal(pg_i64(result, 0, 3), 3);
+    pg_result_free(result);
+    pg_disconnect(conn);
+    for (int i = 0; i < 2; i++) {
+        change(fixture,
+               "DELETE FROM jobs WHERE name IN ('plain', 'full'); UPDATE jobs SET state = 'succeeded'; "
+               "UPDATE users SET queued_max = 2 WHERE id = 1");
+        submit_three(fixture, i == 1, i ? full : plain);
+    }
+    assert_string_equal(plain, "account: user ada may have 2 jobs in the queue and has 0");
+    assert_string_equal(full, plain);
+    change(fixture, "UPDATE users SET queued_max = 0 WHERE id = 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +448,7 @@ int main(void)
         cmocka_unit_test(limits_of_owner_and_groups_refuse_what_can_never_start),
         cmocka_unit_test(what_ended_jobs_left_counts_against_a_limit),
         cmocka_unit_test(groups_make_no_cycle),
+        cmocka_unit_test(both_statements_make_equal_jobs_and_refuse_the_same),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
