@@ -94,8 +94,8 @@ here AS MATERIALIZED (
     SELECT sha256
     FROM blobs
     WHERE sha256 IN (SELECT b.value #>> '{}' FROM c, jsonb_each(c.blobs) b)
-    ORDER BY sha256 FOR NO KEY
-    UPDATE
+    ORDER BY sha256
+    FOR NO KEY UPDATE
 ),
 used AS (UPDATE blobs b SET used_at = now() FROM here WHERE b.sha256 = here.sha256 RETURNING 1),
 lacking AS MATERIALIZED (
@@ -173,7 +173,7 @@ worse AS (
 ),
 routed AS (
     UPDATE jobs j
-    SET inputs = (j.inputs::jsonb || jsonb_build_object('expert_share', r.expert_share)) ::json
+    SET inputs = (j.inputs::jsonb || jsonb_build_object('expert_share', r.expert_share))::json
     FROM (
         SELECT DISTINCT ON (c.job) c.job, c.expert_share
         FROM c

@@ -19,9 +19,10 @@ A parameter has PostgreSQL's type. In C a number is int64_t or double, json a js
                   :from and :to, in the same way. Viewer and actor are one argument, the principal
 A column is a type, with a name if C reads it (NODE_SEEN_STATE of node_seen), or the name of a list of columns.
 
-    sql.py header OUT FILE.sql | texts OUT store/*.sql     what FILE.c includes | the statements
-    sql.py show NAME store/*.sql                           one of them as PREPARE, for psql
+    sql.py make FOLDER store/*.sql   store/X.sql.h, which X.c includes, and store_sql.c with the texts
+    sql.py show NAME store/*.sql     a statement as PREPARE, for psql
 """
+import pathlib
 import re
 import sys
 
@@ -126,8 +127,7 @@ def read(paths):
     """All pieces of some files and of SHARED, by path and name, or by name alone if they are statements."""
     pieces = {}
     for path in dict.fromkeys([*paths, SHARED]):
-        with open(path, encoding="utf-8") as handle:
-            text = handle.read()
+        text = pathlib.Path(path).read_text(encoding="utf-8")
         starts = [*re.finditer(r"^--#.*(?:\n--#.*)*", text, re.M), None]
         for start, following in zip(starts, starts[1:]):
             place = (path, text.count("\n", 0, start.start()) + 1)
@@ -224,34 +224,32 @@ def call_of(piece, structs):
             + "".join(f"    {parameter.call.format(of)}\n" for parameter in piece.parameters) + "}\n")
 
 
-def header_of(path):
-    guard, (pieces, _), structs = re.sub(r"\W", "_", f"motley_{path}_h").upper(), load([path]), {}
+def header_of(path, pieces):
+    guard, structs = re.sub(r"\W", "_", f"motley_{path}_h").upper(), {}
     own = [piece for piece in pieces.values() if piece.place[0] == path]
     return (f"/* Made from {path} by tools/sql.py. */\n#ifndef {guard}\n#define {guard}\n\n#include \"store/store_private.h\"\n"
             + (f"#include \"{SHARED}.h\"\n" if path != SHARED else "")
             + "".join("\n" + enum_of(piece, pieces) + (call_of(piece, structs) if piece.kind in KINDS else "") for piece in own) + "\n#endif\n")
 
 
-def texts_of(paths):
+def source_of(found):
     text = "/* Made from store/ by tools/sql.py. */\n#include \"common/pg.h\"\n"
-    for piece, sql, _ in load(paths)[1]:
+    for piece, sql, _ in found:
         literal = sql.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         text += (f"\nextern const struct pg_statement {piece.name}_sql;\nconst struct pg_statement {piece.name}_sql = "
                  f"{{\"{piece.name}\",\n    \"{literal}\", PG_{piece.kind.upper()}}};\n")
     return text
 
 
-def prepare(piece, text):
-    return f"PREPARE {piece.name} AS {text};\n"
-
-
 def main(what, out, *paths):
+    pieces, found = load(paths)
     if what == "show":
-        print(*[prepare(piece, text) for piece, text, _ in load(paths)[1] if piece.name == out])
+        print(*[f"PREPARE {piece.name} AS {text};" for piece, text, _ in found if piece.name == out])
         return
-    text = header_of(paths[0]) if what == "header" else texts_of(paths)
-    with open(out, "w", encoding="utf-8") as handle:
-        handle.write(text)
+    for name, text in [("store_sql.c", source_of(found)), *((f"{path}.h", header_of(path, pieces)) for path in paths)]:
+        file = pathlib.Path(out, name)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:  # what has not changed is not compiled again
+            file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def short(kind):
 
 def described(conninfo, found):
     """By each statement's name: the types of its parameters and of its columns, as the server has them."""
-    script = "".join(f"\\echo @{piece.name}\n{sql.prepare(piece, text)}{text} \\gdesc\n" for piece, text, _ in found)
+    script = "".join(f"\\echo @{piece.name}\nPREPARE {piece.name} AS {text};\n{text} \\gdesc\n" for piece, text, _ in found)
     script += "\\echo @\nSELECT name, array_to_string(parameter_types, ';') FROM pg_prepared_statements;\n"
     done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-F", "\t", conninfo], input=script,
                           capture_output=True, text=True, timeout=60, check=False)
@@ -63,7 +63,7 @@ def refusal(text):
         file.write(text)
         file.flush()
         try:
-            sql.header_of(file.name)
+            sql.load([file.name])
         except sql.Wrong as wrong:
             return str(wrong).removeprefix(file.name)
     return "nothing"
