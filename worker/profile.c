@@ -55,9 +55,8 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     struct json_reader reader;
     const char *name = NULL;
     int64_t rank = 16;
-    *lora = (struct lora_options){
-        .alpha = 32,
-        .targets = LORA_O | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_Q_A | LORA_Q_B | LORA_K | LORA_V)};
+    const uint32_t attention = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV | LORA_Q_A | LORA_Q_B;
+    *lora = (struct lora_options){.alpha = 32, .targets = attention & model_lora_targets(config)};
     jr_init(&reader, json_is_object(method) ? method : message, "method", err);
     if (json_is_object(method))
         jr_str(&reader, "kind", JR_OPTIONAL, 1, 32, &name);

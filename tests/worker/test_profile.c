@@ -64,6 +64,24 @@ static void a_profile_answers_with_the_document_of_the_contract(void **state)
     fix_close(&fix);
 }
 
+/* A request that names neither a specification nor targets is measured with adapters on attention's matrices.
+ */
+static void a_profile_without_targets_adapts_attention(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama", "phi3"};
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        struct fixture fix;
+        fix_open(&fix, models[i]);
+        json_t *method = json_string("lora"), *event = ask(&fix, profile_message(&fix, method, "fp32"));
+        if (strcmp(json_string_value(json_object_get(event, "type")), "profile") != 0)
+            fail_msg("%s: %s", models[i], json_dumps(event, 0));
+        json_decref(event);
+        json_decref(method);
+        fix_close(&fix);
+    }
+}
+
 /* A request with a specification is measured as the specification says. */
 static void a_profile_is_that_of_the_specification(void **state)
 {
@@ -175,6 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_answers_with_the_document_of_the_contract),
+        cmocka_unit_test(a_profile_without_targets_adapts_attention),
         cmocka_unit_test(a_profile_is_that_of_the_specification),
         cmocka_unit_test(a_node_proves_itself_or_says_what_is_lacking),
         cmocka_unit_test(a_busy_neighbour_is_seen),
