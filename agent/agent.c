@@ -155,7 +155,7 @@ static void feed_message(void *arg, const json_t *message)
     if (strcmp(type, "hello") == 0)
         hello_send(agent);
     else if (strcmp(type, "nodes") == 0)
-        links_nodes(agent->links, json_object_get(message, "nodes"));
+        links_nodes(agent->links, agent->config.name, json_object_get(message, "nodes"));
     else if (strcmp(type, "removed") == 0)
         renewer_now(agent->renewer); /* ask the api, whose answer is decisive */
     else if (strcmp(type, "replaced") == 0)

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <netinet/in.h>
@@ -43,12 +44,15 @@ enum {
     BULK_ACCEPTED = 256 << 20, /* most that agents before this limit send */
     BULK_SECONDS_PERCENT = 50,
     DUPLEX_SECONDS_PERCENT = 25,
-    KNOWN_MS = 2000 /* wait for the scheduler to announce a node that is not in `nodes` yet */
+    OWN_BYTES = 8 << 20, /* some milliseconds, beside which a handshake does not count */
+    OWN_TRIES = 3,       /* of which the least counts: other programs fill the caches meanwhile */
+    KNOWN_MS = 2000      /* wait for the scheduler to announce a node that is not in `nodes` yet */
 };
 
 struct task {
     struct task *next;
     char address[300];
+    bool own; /* to this node itself: only the CPU time of a byte is measured, for links_cpu_per_byte */
     struct links_result result;
 };
 
@@ -74,7 +78,9 @@ struct links {
     struct task *tasks, *tasks_last; /* requests that wait to be measured */
     struct task *results;            /* measured requests */
     unsigned task_count;
-    json_t *nodes;       /* {"NODE": generation}, or NULL. `lock` guards it, `server` and `client`. */
+    json_t *nodes; /* {"NODE": generation}, or NULL. `lock` guards it, `server` and `client`. */
+    char own_address[300];
+    double cpu_per_byte; /* `lock` guards it */
     pthread_cond_t told; /* signalled when `nodes` changes */
     struct tls_files files;
 };
@@ -443,11 +449,47 @@ static int measure(struct links *links, struct task *task, const char *wanted, s
     return result;
 }
 
+static double thread_cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Measures the CPU seconds of one end of a connection in which a byte is sent and another received. Both ends
+ * are in this process, each on its own thread. */
+static int measure_own(struct links *links, struct task *task, const char *wanted, struct err *err)
+{
+    struct pipe_end end = {.fd = -1, .peer = task->address, .stopping = &links->stopping};
+    uint8_t *chunks = calloc(2, LINKS_CHUNK);
+    double rate, least = INFINITY;
+    const uint64_t until_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000;
+    int result = chunks ? end_connect_again(links, &end, task->address, 0, until_ns, err)
+                        : err_set(err, ERR_NOMEM, "no memory for a measurement");
+    result = result < 0 ? result : tls_peer_check(end.ssl, wanted, err);
+    end_limit(&end, FULL_MS);
+    for (int i = 0; i < OWN_TRIES && result == 0; i++) {
+        const double begin_s = thread_cpu_seconds();
+        result = duplex(&end, 0, OWN_BYTES, chunks, &rate, err);
+        least = fmin(least, thread_cpu_seconds() - begin_s);
+    }
+    end_close(&end);
+    free(chunks);
+    if (result < 0)
+        return -1;
+    pthread_mutex_lock(&links->lock);
+    links->cpu_per_byte = least / OWN_BYTES;
+    pthread_mutex_unlock(&links->lock);
+    return 0;
+}
+
 static int task_do(struct links *links, struct task *task, struct err *err)
 {
     char wanted[TLS_IDENTITY_SIZE];
     if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
+    if (task->own)
+        return measure_own(links, task, wanted, err);
     const int fd = end_dial(task->address, 0, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
     task->result.unreachable = fd < 0 && err->code == ERR_NET;
     if (fd < 0)
@@ -502,7 +544,8 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
         struct task *task = results;
         results = task->next;
         links->task_count--;
-        links->done(links->arg, &task->result);
+        if (!task->own)
+            links->done(links->arg, &task->result);
         free(task);
     }
 }
@@ -589,6 +632,11 @@ struct links *links_create(struct event_base *base, const struct links_config *c
         links_destroy(links);
         return NULL;
     }
+    const char *host = strcmp(config->host, "0.0.0.0") == 0 ? "127.0.0.1"
+                       : strcmp(config->host, "::") == 0    ? "::1"
+                                                            : config->host;
+    snprintf(links->own_address, sizeof(links->own_address), strchr(host, ':') ? "[%.250s]:%u" : "%.250s:%u",
+             host, links->port);
     event_add(links->woken, NULL);
     return links;
 }
@@ -632,7 +680,31 @@ void links_destroy(struct links *links)
     free(links);
 }
 
-void links_nodes(struct links *links, const json_t *nodes)
+static int task_add(struct links *links, bool own, int64_t request, const char *to, const char *address,
+                    struct err *err)
+{
+    if (links->task_count >= QUEUE_MAX)
+        return err_set(err, ERR_BUSY, "%u links wait to be measured already", links->task_count);
+    struct task *task = calloc(1, sizeof(*task));
+    if (!task)
+        return err_set(err, ERR_NOMEM, "no memory for a measurement");
+    task->own = own;
+    task->result.request = request;
+    snprintf(task->result.to, sizeof(task->result.to), "%s", to);
+    snprintf(task->address, sizeof(task->address), "%s", address);
+    links->task_count++;
+    pthread_mutex_lock(&links->lock);
+    if (links->tasks_last && links->tasks)
+        links->tasks_last->next = task;
+    else
+        links->tasks = task;
+    links->tasks_last = task;
+    pthread_cond_signal(&links->asked);
+    pthread_mutex_unlock(&links->lock);
+    return 0;
+}
+
+void links_nodes(struct links *links, const char *own, const json_t *nodes)
 {
     json_t *copy = json_is_object(nodes) ? json_deep_copy(nodes) : NULL;
     if (!copy)
@@ -642,6 +714,9 @@ void links_nodes(struct links *links, const json_t *nodes)
     links->nodes = copy;
     pthread_cond_broadcast(&links->told);
     pthread_mutex_unlock(&links->lock);
+    struct err ignored; /* without its result plans do not count the time */
+    if (!before)
+        (void)task_add(links, true, 0, own, links->own_address, &ignored);
     json_decref(before);
 }
 
@@ -663,22 +738,13 @@ uint16_t links_port(const struct links *links)
 
 int links_measure(struct links *links, int64_t request, const char *to, const char *address, struct err *err)
 {
-    if (links->task_count >= QUEUE_MAX)
-        return err_set(err, ERR_BUSY, "%u links wait to be measured already", links->task_count);
-    struct task *task = calloc(1, sizeof(*task));
-    if (!task)
-        return err_set(err, ERR_NOMEM, "no memory for a measurement");
-    task->result.request = request;
-    snprintf(task->result.to, sizeof(task->result.to), "%s", to);
-    snprintf(task->address, sizeof(task->address), "%s", address);
-    links->task_count++;
+    return task_add(links, false, request, to, address, err);
+}
+
+double links_cpu_per_byte(struct links *links)
+{
     pthread_mutex_lock(&links->lock);
-    if (links->tasks_last && links->tasks)
-        links->tasks_last->next = task;
-    else
-        links->tasks = task;
-    links->tasks_last = task;
-    pthread_cond_signal(&links->asked);
+    const double seconds = links->cpu_per_byte;
     pthread_mutex_unlock(&links->lock);
-    return 0;
+    return seconds;
 }

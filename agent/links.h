@@ -45,10 +45,14 @@ struct links *links_create(struct event_base *base, const struct links_config *c
 void links_destroy(struct links *links);
 
 /* Sets the nodes that may measure with us and be measured: {"NODE": generation}, the whole cluster as the
- * scheduler knows it (copied). Before the first call nobody may. */
-void links_nodes(struct links *links, const json_t *nodes);
+ * scheduler knows it (copied), among them this one, `own`. Before the first call nobody may. */
+void links_nodes(struct links *links, const char *own, const json_t *nodes);
 /* Uses the certificate that is now in the files for new connections. */
 int links_reload(struct links *links, struct err *err);
+
+/* Returns the CPU seconds that this node takes to send one byte and receive another through our TLS, which is
+ * measured once, when the node is told of the cluster; 0: not yet. */
+double links_cpu_per_byte(struct links *links);
 
 /* Returns the port on which this agent listens for other agents. */
 uint16_t links_port(const struct links *links);

@@ -192,6 +192,10 @@ static void child_event(void *arg, struct child *child, json_t *event)
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
         const bool own_fault = json_is_true(json_object_get(event, "own_fault"));
+        const double cpu_per_byte = supervisor->links ? links_cpu_per_byte(supervisor->links) : 0;
+        if (strcmp(name, "profile") == 0 && cpu_per_byte > 0)
+            json_object_set_new(json_object_get(event, "document"), "wire_s_per_byte",
+                                json_real(cpu_per_byte));
         event_append(supervisor, work, name, event, is_final(name));
         if (strcmp(name, "failed") == 0 && !own_fault)
             proof_doubt(&state->proof, clock_mono_ns());

@@ -7,6 +7,7 @@ device, whose plan has nothing to do with kinds, tells in each round what the ma
 kind's figure is the median over rounds; both errors are printed, its own and that against the job on one device.
 """
 import argparse
+import json
 import statistics
 
 from harness import Motley, demo_rows, expect, report, smollm2
@@ -38,15 +39,20 @@ def config(isa, link, memory):
 
 
 def run(motley, args, train, name, method, placement):
-    """Predicted and measured seconds of a step, the median over the job's steps."""
+    """Predicted and measured seconds of a step, the median over the job's steps; the answer; and of each rank how far its computing
+    alone is off, so that what is left is the exchange's."""
     job = motley.submit({
         "name": name, "model": smollm2(), "method": method,
         "data": {"train": train, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
         "train": {"batch_rows": args.rows, "steps": args.steps, "learning_rate": 1e-4}, "checkpoint": {"every_steps": 0},
         "placement": {**placement, "move": "never"}}, name=f"{name}.json", wait=True, timeout=900)
     expect(job["state"] == "succeeded", f"{name}: {job['state']}: {job.get('why')}")
-    steps = motley.metrics(job["id"])[0]
-    return job["run"]["plan_answer"]["step_s"], statistics.median(s["seconds"] for s in steps), job["run"]["plan_answer"]
+    steps, answer = motley.metrics(job["id"])[0], job["run"]["plan_answer"]
+    computed = json.loads(motley.sql("SELECT json_object_agg(rank, s) FROM (SELECT rank, percentile_cont(0.5) WITHIN GROUP (ORDER BY "
+                                     "(document ->> 'compute_s')::float8) AS s FROM metrics "
+                                     f"WHERE kind = 'ranks' AND job = {job['id']} GROUP BY rank) m"))
+    apart = [rank["busy_s"] / computed[str(rank["rank"])] - 1 for rank in answer["ranks"] if computed.get(str(rank["rank"]))]
+    return answer["step_s"], statistics.median(s["seconds"] for s in steps), answer, apart
 
 
 def rounds_of(args, link, kinds, memory, chosen):
@@ -59,14 +65,15 @@ def rounds_of(args, link, kinds, memory, chosen):
             still = 1.0
             for kind in kinds + (["chosen"] if chosen else []):
                 method, placement = KINDS.get(kind, (LORA, {}))
-                predicted, measured, answer = run(motley, args, train, kind, method, placement)
+                predicted, measured, answer, apart = run(motley, args, train, kind, method, placement)
                 error = predicted / measured - 1
                 still = 1 + error if kind == "single" else still
                 taught = answer.get("corrected") or {"runs": 0, "times": 1.0}
                 without = predicted / taught["times"] / measured - 1
                 out.setdefault(kind, []).append((predicted, measured, error, (1 + error) / still - 1, without))
                 print(f"{link} round {number + 1} {kind:8} predicted {predicted:.3f} s, measured {measured:.3f} s: {error:+.1%}, "
-                      f"beside one device {(1 + error) / still - 1:+.1%}, by {taught['runs']} runs; without {without:+.1%}"
+                      f"beside one device {(1 + error) / still - 1:+.1%}, by {taught['runs']} runs; without {without:+.1%}; computing "
+                      f"{', '.join(f'{off:+.1%}' for off in apart)}"
                       f"{' (' + answer['placement'] + ')' if kind == 'chosen' else ''}", flush=True)
     return out
 

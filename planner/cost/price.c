@@ -32,13 +32,37 @@ static int check_reach(const struct price *price, struct err *err)
     return result;
 }
 
+/* Returns what a token's sum takes of the rank's computing, which is beside it where micro-batches are worked
+ * on in turns: then the sums of one half of a block come one after the other. */
+static double host_seconds(const struct price *price, uint32_t rank)
+{
+    const struct plan_rank *r = &price->plan->ranks[rank];
+    const struct program *program = &r->programs[PROGRAM_TRAIN];
+    const struct instr *before = NULL;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        if (x->op != INSTR_ALL_REDUCE || x->slot_in < 0 || r->slots[x->slot_in].kind != SLOT_PARTIAL)
+            continue;
+        if (before && before->block_begin == x->block_begin && before->tag == x->tag &&
+            before->micro_batch != x->micro_batch)
+            return tensor_host_seconds(price->problem, price->device[rank],
+                                       price->plan->groups[x->group].rank_count,
+                                       tensor_token_bytes(price->problem));
+        before = x;
+    }
+    return 0;
+}
+
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
     bool experts = false;
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
     price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
-    int result = price->device && price->groups ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    price->host_s = calloc((size_t)plan->rank_count + 1, sizeof(*price->host_s));
+    int result = price->device && price->groups && price->host_s
+                     ? 0
+                     : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         price->device[r] = cluster_device_find(problem->cluster, plan->ranks[r].device);
         if (price->device[r] == UINT32_MAX)
@@ -48,6 +72,8 @@ int price_init(struct price *price, const struct problem *problem, const struct 
             result = err_set(err, ERR_NOFIT, "plan: rank %u is on %s, which cannot be priced: %s", r,
                              plan->ranks[r].device, problem->lacks[price->device[r]]);
         experts |= plan->ranks[r].expert_count > 0;
+        if (result == 0 && plan->ranks[r].tensor.column_end)
+            price->host_s[r] = host_seconds(price, r);
     }
     if (result == 0)
         result = check_reach(price, err);
@@ -62,9 +88,11 @@ void price_fini(struct price *price)
 {
     free(price->device);
     free(price->groups);
+    free(price->host_s);
     expert_price_fini(price->expert);
     price->device = NULL;
     price->groups = NULL;
+    price->host_s = NULL;
     price->expert = NULL;
 }
 
@@ -142,7 +170,10 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     }
     if (price->plan->ranks[rank].tensor.column_end) { /* the rank keeps parts of matrices */
         load = instr_load(price, x);
-        return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
+        return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load) +
+               ((x->flags & (FLAG_FIRST_HALF | FLAG_SECOND_HALF)) && !price->free_links
+                    ? price->host_s[rank] * load.tokens
+                    : 0);
     }
     switch (x->op) {
     case INSTR_FORWARD:

@@ -28,8 +28,9 @@ struct price {
     const struct plan *plan;
     uint32_t *device;           /* [rank_count]: index of each rank's device in the cluster */
     struct price_group *groups; /* [group_count]: filled on first use */
-    uint32_t step;              /* the step that is priced */
-    bool free_links;            /* transfers take no time (used for comparisons) */
+    double *host_s;  /* [rank_count]: what a token's sum takes of computing beside it (tensor groups) */
+    uint32_t step;   /* the step that is priced */
+    bool free_links; /* transfers take no time (used for comparisons) */
     /* Prices of an expert plan, in which attention and experts may be on different ranks (expert_price.h);
      * else NULL. */
     struct expert_price *expert;

@@ -112,6 +112,15 @@ double tensor_broadcast_seconds(const struct ring_figures *ring, uint32_t member
     return members < 2 ? 0 : (members - 1) * bytes / ring->bytes_per_s + ring->latency_s;
 }
 
+double tensor_host_seconds(const struct problem *p, uint32_t device, uint32_t members, double bytes)
+{
+    const struct planner_device *d = &p->cluster->devices[device];
+    double sent = members == 2 ? bytes : 2.0 * (members - 1) / members * bytes;
+    if (members < 2 || strcmp(d->kind, "cpu") != 0)
+        return 0;
+    return sent * d->profile.wire_s_per_byte / (d->threads > 1 ? d->threads : 1);
+}
+
 double tensor_token_bytes(const struct problem *p)
 {
     return 4.0 * p->workload->config->hidden;

@@ -55,6 +55,9 @@ double tensor_token_bytes(const struct problem *problem);
  * ring; docs/PLANNER.md, Time), and of sending a tensor from the first member to the others, one after
  * another. */
 double tensor_sum_seconds(const struct ring_figures *ring, uint32_t members, double bytes);
+/* Returns the seconds that a sum takes from what the member's CPU computes meanwhile, as it encrypts,
+ * decrypts and copies what it sends and receives. */
+double tensor_host_seconds(const struct problem *p, uint32_t device, uint32_t members, double bytes);
 double tensor_broadcast_seconds(const struct ring_figures *ring, uint32_t members, double bytes);
 
 /* The part of a stage of blocks [begin, end) that one member keeps. */

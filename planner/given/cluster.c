@@ -284,6 +284,7 @@ static int profile_read(struct json_reader *r, struct device_profile *profile, c
     jr_str(r, "compute", JR_OPTIONAL, 0, 255, &word);
     jr_f64(r, "waited_share", JR_OPTIONAL, 0, 1, &profile->waited_share);
     jr_f64(r, "spread", JR_OPTIONAL, 0, 1e12, &profile->spread);
+    jr_f64(r, "wire_s_per_byte", JR_OPTIONAL, 0, 1, &profile->wire_s_per_byte);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||

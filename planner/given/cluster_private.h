@@ -39,6 +39,7 @@ struct device_profile {
     double heat;            /* the device's φ at the time of measuring, which the tables therefore contain */
     double waited_share;    /* share of the measuring time for which the threads had no CPU; 0: unknown */
     double spread;          /* by how much repeats of the same work differed, 0.1: by a tenth; 0: unknown */
+    double wire_s_per_byte; /* CPU seconds in which the node sends a byte and receives another; 0: unknown */
     double catalogue_ratio; /* measured rate divided by the catalogue's; 0: not compared */
     /* bytes of one block of each kind, as the device's allocator counts them; 0: unknown */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];

@@ -39,6 +39,7 @@ void tensor_group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
         micro_cost_init(&g->cost[i], t->p, devices[i], t->c->micro_batch_rows);
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
         halves_init(t, g, i);
+        g->host_s[i] = tensor_host_seconds(t->p, devices[i], g->count, bytes);
     }
     g->ring = ring_figures(t->p->cluster, devices, NULL, NULL, g->count);
     g->sum_s = tensor_sum_seconds(&g->ring, g->count, bytes);
@@ -127,8 +128,11 @@ static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double 
 static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
 {
     struct unit_pass v = {.count = count, .members = g->count};
-    for (uint32_t i = 0; i < g->count; i++)
+    for (uint32_t i = 0; i < g->count; i++) {
         tensor_member_seconds(g, i, back, again, v.seconds[i]);
+        for (int part = PART_FIRST; part <= PART_SECOND; part++) /* in turns, one's sum is beside another */
+            v.seconds[i][part] += count > 1 ? g->host_s[i] : 0;
+    }
     for (uint32_t k = 0; k < count && (back ? !g->head : !g->embedding); k++)
         v.ready_s[k] = v.queue_s += g->broadcast_s;
     if (back ? g->head : g->embedding)

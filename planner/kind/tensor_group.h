@@ -34,6 +34,7 @@ struct tensor_group {
     bool embedding, head;
     struct ring_figures ring;
     double sum_s, broadcast_s; /* of a micro-batch's boundary tensor */
+    double host_s[GROUP_MAX];  /* what a sum takes of each member's computing meanwhile */
 };
 
 /* Attention, FFN, embedding, head. */

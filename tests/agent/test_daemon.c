@@ -357,6 +357,28 @@ static void profiles_are_measured_by_a_worker_of_the_device(void **state)
     json_decref(failed);
 }
 
+/* A node that is told of the cluster measures what its CPU takes for a byte on the wire, which its profiles
+ * say. */
+static void profiles_say_what_a_byte_on_the_wire_takes(void **state)
+{
+    struct world *world = *state;
+    const uint64_t until_ns = clock_mono_ns() + 10000000000u;
+    double seconds = 0;
+    say_quietly(world, json_pack("{s:s, s:{s:i}}", "type", "nodes", "nodes", "left", 1));
+    for (int request = 500; seconds == 0 && clock_mono_ns() < until_ns; request++) {
+        events_forget(world); /* until the next heartbeat it measures, and an earlier worker ends */
+        json_decref(await(world, "heartbeat", -1));
+        json_t *ask = json_pack("{s:s, s:i, s:s, s:s}", "type", "profile", "request", request, "device",
+                                "left/cpu0", "method", "lora");
+        say(world, ask);
+        json_t *profile = await(world, "profile", -1);
+        const json_t *document = json_object_get(profile, "document");
+        seconds = json_number_value(json_object_get(document, "wire_s_per_byte"));
+        json_decref(profile);
+    }
+    assert_true(seconds > 1e-11 && seconds < 1e-6); /* no AES is faster, and none of ours so slow */
+}
+
 static void links_are_measured_through_tls(void **state)
 {
     struct world *world = *state;
@@ -555,6 +577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_newer_epoch_replaces_the_worker_of_a_device),
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
+        cmocka_unit_test(profiles_say_what_a_byte_on_the_wire_takes),
         cmocka_unit_test(links_are_measured_through_tls),
         cmocka_unit_test(nodes_that_do_not_answer_delay_no_others),
         cmocka_unit_test(what_a_worker_lacks_is_told_and_heals),

@@ -351,6 +351,45 @@ static void a_ring_has_the_rate_of_both_ways(void **state)
     made_fini(&m);
 }
 
+/* Where micro-batches are worked on in turns, each sum takes CPU time of what is computed beside it: of a
+ * group on CPUs that is bound by computing, as much in all as its sums have bytes. One at a time, nothing is
+ * beside. */
+static void sums_beside_computing_take_of_it(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err err = {0};
+    struct workbench bench;
+    struct candidate c = {0};
+    made_init(&m, 1, 2, 5e9, 400 * MIB, 0);
+    workbench_init(&bench, &m.problem, &err);
+    assert_true(settled(&m, &bench, &c, 1, 2, 4));
+    for (uint32_t together = 1; together <= 3; together++) {
+        double seconds[2], estimates[2];
+        for (int counted = 0; counted <= 1; counted++) {
+            for (uint32_t d = 0; d < 2; d++)
+                m.cluster->devices[d].profile.wire_s_per_byte = counted ? 1e-9 : 0;
+            c.together = together;
+            assert_int_equal(kind_tensor.estimate(&bench, &c), 1);
+            estimates[counted] = c.estimate_s;
+            struct plan *plan = emitted(&m, &c);
+            seconds[counted] = simulated(&m, plan);
+            plan_destroy(plan);
+        }
+        const double sums = 4.0 * m.config.layers * m.problem.mean_step.tokens;
+        const double most = sums * tensor_token_bytes(&m.problem) * 1e-9;
+        print_message("%u in turns: %.3f ms more, estimated %.3f, of %.3f\n", together,
+                      1e3 * (seconds[1] - seconds[0]), 1e3 * (estimates[1] - estimates[0]), 1e3 * most);
+        for (int k = 0; k < 2; k++) {
+            const double more = k ? estimates[1] - estimates[0] : seconds[1] - seconds[0];
+            assert_true(together == 1 ? more == 0 : more > 0.5 * most && more < 1.001 * most);
+        }
+    }
+    candidate_fini(&c);
+    workbench_fini(&bench);
+    made_fini(&m);
+}
+
 static void refused(struct plan *plan, const char *text)
 {
     struct err err = {0};
@@ -482,6 +521,7 @@ int main(void)
         cmocka_unit_test(halves_of_a_block_add_up),
         cmocka_unit_test(what_a_cut_does_not_shrink_is_measured),
         cmocka_unit_test(a_ring_has_the_rate_of_both_ways),
+        cmocka_unit_test(sums_beside_computing_take_of_it),
         cmocka_unit_test(spoilt_groups_are_refused),
         cmocka_unit_test(what_is_not_cut_is_refused_by_name),
     };

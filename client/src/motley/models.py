@@ -1266,6 +1266,7 @@ class Profile(Answered):
     neighbours_busy: bool | None = None  # other devices of the node computed meanwhile
     spread: float | None = None  # how much longer repeats took, relative
     waited_share: float | None = None  # of the time of measuring, in which other programs had its cores
+    wire_s_per_byte: float | None = None  # CPU seconds in which the node sends a byte and receives another; absent: not measured
     noise: float | None = None  # by how much its times may be off, 0.1: by a tenth; absent: the device was quiet
     layer_flops: dict[str, float] | None = None  # by token, and by token squared
     step_s: dict[str, float] | None = None  # the optimiser's step, by block
