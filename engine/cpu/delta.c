@@ -70,6 +70,8 @@ static void strip_init(const struct op_conv *op, uint64_t begin, uint64_t end, s
         for (size_t j = 0; j < taps; j++)
             strip->weight[j * n + i] = weight[i * taps + taps - 1 - j];
     strip->token = (struct conv_token){.taps = op->taps, .plain = op->plain, .n = n, .w = strip->weight};
+    if (op->bias.buffer)
+        strip->token.bias = floats_at(&op->bias, begin);
 }
 
 /* Points the token's taps at its own values and those of its predecessors; returns how many of these are in
@@ -116,16 +118,22 @@ void cpu_conv(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->conv.tokens == 0 ? 0 : op->conv.width, COLUMNS_STRIP, conv_part);
 }
 
+static void sum_add(const struct operand *to, uint64_t at, double *sum)
+{
+    *floats_at(to, at) = (float)((double)*floats_at(to, at) + *sum);
+    *sum = 0;
+}
+
 /* Adds a row's sums to the weights' gradient, so that packed rows give what single rows give. */
 static void weight_add(const struct op_conv_backward *b, uint64_t begin, size_t n, double *dw)
 {
     size_t taps = b->forward.taps;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < taps; j++) {
-            float *to = floats_at(&b->dweight, (begin + i) * taps + taps - 1 - j);
-            *to = (float)((double)*to + dw[j * n + i]);
-            dw[j * n + i] = 0;
-        }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < taps; j++)
+            sum_add(&b->dweight, (begin + i) * taps + taps - 1 - j, &dw[j * n + i]);
+        if (b->dbias.buffer)
+            sum_add(&b->dbias, begin + i, &dw[taps * n + i]);
+    }
 }
 
 static void conv_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
@@ -134,7 +142,7 @@ static void conv_backward_part(const struct parts_job *job, uint64_t begin, uint
     const struct op_conv *op = &b->forward;
     struct conv_strip strip;
     size_t n = end - begin;
-    double dw[CONV_TAPS * COLUMNS_STRIP] = {0};
+    double dw[(CONV_TAPS + 1) * COLUMNS_STRIP] = {0};
     float nowhere[COLUMNS_STRIP] = {0}, *dx[CONV_TAPS];
     strip_init(op, begin, end, &strip);
     for (uint64_t t = 0; t < op->tokens; t++) {
@@ -160,7 +168,8 @@ void cpu_conv_backward(struct cpu_runner *runner, const struct op *op)
 
 /* What a head's numbers a and b say of a token. */
 struct delta_gates {
-    double gamma_log, slope, beta; /* slope: of gamma_log by a */
+    /* slope: of gamma_log by a; beta_slope: of log beta by b, or with scan by a */
+    double gamma_log, slope, beta, beta_slope;
 };
 
 /* One head of one row. */
@@ -184,29 +193,39 @@ static struct delta_head head_of(const struct delta_job *job, uint32_t index, ui
     const struct op_delta *op = job->op;
     const uint32_t *row_start = operand_at(&op->row_start);
     uint64_t row = index / op->heads, head = index % op->heads;
-    return (struct delta_head){
-        .runner = job->runner,
-        .op = op,
-        .head = head,
-        .begin = row_start[row],
-        .end = row_start[row + 1],
-        .rate = exp((double)*floats_at(&op->decay, head)),
-        .dt_bias = (double)*floats_at(&op->dt_bias, head),
-        .state = job->runner->scratch + thread * job->runner->scratch_floats,
-        .token = {.keys = op->key_dim, .values = op->value_dim, .ld = (op->value_dim + 63ull) / 64 * 64}};
+    return (struct delta_head){.runner = job->runner,
+                               .op = op,
+                               .head = head,
+                               .begin = row_start[row],
+                               .end = row_start[row + 1],
+                               .rate = exp((double)*floats_at(&op->decay, head)),
+                               .dt_bias = (double)*floats_at(&op->dt_bias, head),
+                               .state = job->runner->scratch + thread * job->runner->scratch_floats,
+                               .token = {.keys = op->key_dim,
+                                         .values = op->value_dim,
+                                         .ld = (op->value_dim + 63ull) / 64 * 64,
+                                         .scan = op->scan,
+                                         .skip = op->scan ? *floats_at(&op->skip, head) : 0}};
 }
 
 static struct delta_gates gates_of(const struct delta_head *h, uint64_t t)
 {
     double x = (double)*floats_at(&h->op->a, t * h->op->ldg + h->head) + h->dt_bias;
+    double dt = (x > 0 ? x : 0) + log1p(exp(-fabs(x))), slope = 1 / (1 + exp(-x));
+    struct delta_gates gates = {.gamma_log = -h->rate * dt,
+                                .slope = -h->rate * slope,
+                                .beta = dt,
+                                .beta_slope = dt > 0 ? slope / dt : 1};
+    if (h->op->scan)
+        return gates;
     double b = (double)*floats_at(&h->op->b, t * h->op->ldg + h->head);
-    return (struct delta_gates){.gamma_log = -h->rate * ((x > 0 ? x : 0) + log1p(exp(-fabs(x)))),
-                                .slope = -h->rate / (1 + exp(-x)),
-                                .beta = 1 / (1 + exp(-b))};
+    gates.beta = 1 / (1 + exp(-b));
+    gates.beta_slope = 1 - gates.beta;
+    return gates;
 }
 
-/* Sets the token of which q, k, gamma and beta are. Returns the values from the start of `error` to its
- * own. */
+/* Sets the token of which q, k, gamma and beta are. Returns the values from the start of `error` (or `out`)
+ * to its own. */
 static uint64_t token_set(struct delta_head *h, uint64_t t)
 {
     const struct op_delta *op = h->op;
@@ -218,6 +237,11 @@ static uint64_t token_set(struct delta_head *h, uint64_t t)
     h->token.gamma = (float)exp(gates.gamma_log);
     h->token.beta = (float)gates.beta;
     return (t * op->heads + h->head) * op->value_dim;
+}
+
+static float *error_at(const struct delta_head *h, uint64_t at)
+{
+    return h->op->scan ? NULL : floats_at(&h->op->error, at);
 }
 
 /* Copies a head's state [keys, values] from or to the cache's. */
@@ -240,7 +264,7 @@ static void delta_part(void *context, uint32_t index, uint32_t thread)
         state_copy(&h, true);
     for (uint64_t t = h.begin; t < h.end; t++) {
         uint64_t at = token_set(&h, t);
-        h.runner->kernels->delta(&h.token, h.state, floats_at(&op->error, at), floats_at(&op->out, at));
+        h.runner->kernels->delta(&h.token, h.state, error_at(&h, at), floats_at(&op->out, at));
     }
     if (op->state.buffer)
         state_copy(&h, false);
@@ -277,7 +301,8 @@ static uint64_t padded_set(struct delta_head *h, const struct op_delta_backward 
 {
     uint64_t at = token_set(h, t), n = h->op->value_dim;
     memcpy(p->dout, floats_at(&b->dout, at), n * sizeof(float));
-    h->runner->kernels->scale(floats_at(&h->op->error, at), h->token.beta, p->change, n);
+    const float *error = h->op->scan ? h->token.v : error_at(h, at);
+    h->runner->kernels->scale(error, h->token.beta, p->change, n);
     h->token.dout = p->dout;
     h->token.change = p->change;
     return at;
@@ -297,9 +322,13 @@ static void head_reverse(struct delta_head *h, const struct op_delta_backward *b
         *work.flow = -kernels->dot(h->token.k, work.dk, op->key_dim);
         float *dv = floats_at(&b->dv, t * b->ldd + h->head * op->value_dim);
         memcpy(dv, p->dv, op->value_dim * sizeof(float));
-        float beta_gradient = kernels->dot(dv, floats_at(&op->error, at), op->value_dim);
-        *floats_at(&b->db, t * op->ldg + h->head) =
-            (float)((double)beta_gradient * (1 - gates_of(h, t).beta));
+        float beta_gradient = kernels->dot(dv, op->scan ? h->token.v : error_at(h, at), op->value_dim);
+        *floats_at(op->scan ? &b->da : &b->db, t * op->ldg + h->head) =
+            (float)((double)beta_gradient * gates_of(h, t).beta_slope);
+        if (!op->scan)
+            continue;
+        *floats_at(&b->skips, t * op->heads + h->head) = kernels->dot(p->dout, h->token.v, op->value_dim);
+        kernels->add(p->dout, h->token.skip, dv, op->value_dim);
     }
 }
 
@@ -313,7 +342,9 @@ static void head_reread(struct delta_head *h, const struct op_delta_backward *b,
     for (uint64_t t = h->begin; t < h->end; t++) {
         struct delta_work work = work_of(b, t, h->head);
         (void)padded_set(h, b, t, p);
-        memcpy(p->dv, floats_at(&b->dv, t * b->ldd + h->head * op->value_dim), op->value_dim * sizeof(float));
+        if (!op->scan)
+            memcpy(p->dv, floats_at(&b->dv, t * b->ldd + h->head * op->value_dim),
+                   op->value_dim * sizeof(float));
         kernels->delta_reread(&h->token, h->state, p->dv, work.dq, dk);
         *work.flow +=
             kernels->dot(h->token.q, work.dq, op->key_dim) + kernels->dot(h->token.k, dk, op->key_dim);
@@ -338,8 +369,9 @@ static void delta_backward_part(void *context, uint32_t index, uint32_t thread)
     head_reread(&h, b, &padded);
     for (uint64_t t = h.end; t-- > h.begin;) {
         struct delta_gates gates = gates_of(&h, t);
+        float *da = floats_at(&b->da, t * h.op->ldg + h.head);
         gradient += (double)*work_of(b, t, h.head).flow;
-        *floats_at(&b->da, t * h.op->ldg + h.head) = (float)(gradient * gates.slope);
+        *da = (float)(gradient * gates.slope + (h.op->scan ? (double)*da : 0));
         *floats_at(&b->rates, t * h.op->heads + h.head) = (float)(gradient * gates.gamma_log);
     }
 }

@@ -112,6 +112,7 @@ struct conv_token {
     size_t n;
     const float *x[8]; /* [taps]: the token's values, then those of the tokens before it */
     const float *w;    /* [taps, n], in the order of x */
+    const float *bias; /* [n], or NULL */
 };
 
 /* One token of one head, for the gated delta rule. In backward, dout and change (beta * error) have `ld`
@@ -121,6 +122,8 @@ struct delta_token {
         ld; /* ld: the row distance of states, a multiple of 64; what is behind `values` is 0 */
     const float *q, *k, *v, *dout, *change;
     float gamma, beta;
+    bool scan; /* Mamba-2's state space (op_delta) */
+    float skip;
 };
 
 struct kernels {
@@ -200,10 +203,11 @@ struct kernels {
                           float *dz, size_t n);
     /* y[n] = silu(sum over the taps of w * x), or the sum itself */
     void (*conv)(const struct conv_token *t, float *y);
-    /* dx[0] is set, dx[1] … and dw[taps, n] (unless NULL) are increased; entries of dx may be the same memory
-     * if nobody reads it */
+    /* dx[0] is set, dx[1] … and dw[taps, n] (unless NULL; with a bias [taps + 1, n], of which the last are
+     * the bias's) are increased; entries of dx may be the same memory if nobody reads it */
     void (*conv_backward)(const struct conv_token *t, const float *dy, float *const dx[], double *dw);
-    /* error = v - gamma S^T k; S = gamma S + beta k error^T; out = S^T q, for the state S[keys, ld] */
+    /* error = v - gamma S^T k; S = gamma S + beta k error^T; out = S^T q, for the state S[keys, ld]. With
+     * scan error is v, and not written, and skip * v is added to out; below, no product with dv counts */
     void (*delta)(const struct delta_token *t, float *state, float *error, float *out);
     /* The token's part of dS, the gradient of S behind it: dv[ld] = beta (dS + q dout^T)^T k; written[keys] =
      * dS change; dS = gamma (dS + q dout^T - k dv^T) */

@@ -59,6 +59,8 @@ static void gate_backward(enum gate_kind kind, const float *x, const float *z, c
 INLINE vf conv_sum(const struct conv_token *t, size_t i)
 {
     vf sum = {0};
+    if (t->bias)
+        sum = take(t->bias + i, t->n - i);
     for (uint32_t j = 0; j < t->taps; j++)
         sum += take(t->w + j * t->n + i, t->n - i) * take(t->x[j] + i, t->n - i);
     return sum;
@@ -82,9 +84,12 @@ static void conv_backward(const struct conv_token *t, const float *dy, float *co
             vf d = ds * take(t->w + j * n + i, n - i);
             put(dx[j] + i, j == 0 ? d : take(dx[j] + i, n - i) + d, n - i);
         }
-        for (size_t u = 0; dw && u < VECTOR && i + u < n; u++)
+        for (size_t u = 0; dw && u < VECTOR && i + u < n; u++) {
             for (uint32_t j = 0; j < t->taps; j++)
                 dw[j * n + i + u] += (double)ds[u] * (double)t->x[j][i + u];
+            if (t->bias)
+                dw[t->taps * n + i + u] += (double)ds[u];
+        }
     }
 }
 
@@ -94,14 +99,17 @@ static void delta(const struct delta_token *t, float *state, float *error, float
 {
     for (size_t c = 0; c < t->values; c += DELTA_STRIP) {
         vf sum[4] = {{0}}, change[4], o[4] = {{0}};
-        for (size_t i = 0; i < t->keys; i++)
+        for (size_t i = 0; !t->scan && i < t->keys; i++)
             for (size_t u = 0; u < 4; u++)
                 sum[u] += load(state + i * t->ld + c + u * VECTOR) * t->k[i];
         for (size_t u = 0; u < 4; u++) {
             size_t at = c + u * VECTOR, left = at < t->values ? t->values - at : 0;
-            vf e = take(t->v + at, left) - sum[u] * t->gamma;
+            vf v = take(t->v + at, left), e = v - sum[u] * t->gamma;
             change[u] = e * t->beta;
-            put(error + at, e, left);
+            if (t->scan)
+                o[u] = v * t->skip;
+            else
+                put(error + at, e, left);
         }
         for (size_t i = 0; i < t->keys; i++)
             for (size_t u = 0; u < 4; u++) {
@@ -129,12 +137,12 @@ static void delta_reverse(const struct delta_token *t, float *dstate, float *dv,
             store(dv + c + u * VECTOR, (sum[u] + load(t->dout + c + u * VECTOR) * qk) * t->beta);
     }
     for (size_t i = 0; i < t->keys; i++) {
-        float *d = dstate + i * t->ld;
+        float *d = dstate + i * t->ld, k = t->scan ? 0.0f : t->k[i];
         vf sum = {0};
         for (size_t c = 0; c < t->ld; c += VECTOR) {
             vf x = load(d + c);
             sum += x * load(t->change + c);
-            store(d + c, (x + load(t->dout + c) * t->q[i] - load(dv + c) * t->k[i]) * t->gamma);
+            store(d + c, (x + load(t->dout + c) * t->q[i] - load(dv + c) * k) * t->gamma);
         }
         written[i] = lanes_sum(sum);
     }

@@ -547,6 +547,7 @@ static void conv_use(struct uses *uses, const struct op_conv *op)
 {
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->ldx);
     use_flat(uses, AS_F32, "weight", op->weight, OPERAND_READ, (uint64_t)op->width * op->taps);
+    use_optional(uses, "bias", op->bias, OPERAND_READ, 1, op->width, op->width);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
 }
 
@@ -567,6 +568,7 @@ static void conv_backward_operands(const struct op *any, struct uses *uses)
     if (op->dweight.buffer)
         use_flat(uses, AS_F32, "dweight", op->dweight, OPERAND_UPDATE,
                  (uint64_t)op->forward.width * op->forward.taps);
+    use_optional(uses, "dbias", op->dbias, OPERAND_UPDATE, 1, op->forward.width, op->forward.width);
 }
 
 bool op_conv_fits(const struct op_conv *op)
@@ -587,11 +589,15 @@ static void delta_use(struct uses *uses, const struct op_delta *op, enum operand
     use(uses, "k", op->k, OPERAND_READ, op->tokens, keys, op->ld);
     use(uses, "v", op->v, OPERAND_READ, op->tokens, values, op->ld);
     use(uses, "a", op->a, OPERAND_READ, op->tokens, op->heads, op->ldg);
-    use(uses, "b", op->b, OPERAND_READ, op->tokens, op->heads, op->ldg);
+    if (op->scan)
+        use_flat(uses, AS_F32, "skip", op->skip, OPERAND_READ, op->heads);
+    else
+        use(uses, "b", op->b, OPERAND_READ, op->tokens, op->heads, op->ldg);
     use_flat(uses, AS_F32, "decay", op->decay, OPERAND_READ, op->heads);
     use_flat(uses, AS_F32, "dt_bias", op->dt_bias, OPERAND_READ, op->heads);
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
-    use(uses, "error", op->error, error, op->tokens, values, values);
+    if (!op->scan)
+        use(uses, "error", op->error, error, op->tokens, values, values);
 }
 
 static void delta_operands(const struct op *any, struct uses *uses)
@@ -618,7 +624,10 @@ static void delta_backward_operands(const struct op *any, struct uses *uses)
     use(uses, "dk", op->dk, OPERAND_WRITE, forward->tokens, keys, op->ldd);
     use(uses, "dv", op->dv, OPERAND_WRITE, forward->tokens, values, op->ldd);
     use(uses, "da", op->da, OPERAND_WRITE, forward->tokens, forward->heads, forward->ldg);
-    use(uses, "db", op->db, OPERAND_WRITE, forward->tokens, forward->heads, forward->ldg);
+    if (forward->scan)
+        use(uses, "skips", op->skips, OPERAND_WRITE, forward->tokens, forward->heads, forward->heads);
+    else
+        use(uses, "db", op->db, OPERAND_WRITE, forward->tokens, forward->heads, forward->ldg);
     use(uses, "rates", op->rates, OPERAND_WRITE, forward->tokens, forward->heads, forward->heads);
 }
 
@@ -745,9 +754,9 @@ double op_flops(const struct op *op, double counted)
     case OP_ATTENTION_BACKWARD:
         return 10.0 * backward->heads * backward->head_dim * counted;
     case OP_DELTA:
-        return 7 * delta_values(&op->delta);
+        return (op->delta.scan ? 5 : 7) * delta_values(&op->delta);
     case OP_DELTA_BACKWARD:
-        return 22 * delta_values(&op->delta_backward.forward);
+        return (op->delta_backward.forward.scan ? 14 : 22) * delta_values(&op->delta_backward.forward);
     default:
         return 0;
     }

@@ -474,24 +474,24 @@ struct op_gate_backward {
     struct operand dy, dx, dz;
 };
 
-/* Causal convolution of each channel within each row, then silu unless `plain`: y[t,c] = silu(sum over j <
- * taps of weight[c, taps - 1 - j] * x[t - j, c]), where x before a row's first token is 0. positions[t]
- * counts t's predecessors in its row. With `past` [taps - 1, width] the tokens are the next ones of one row,
- * of which past holds the last ones before them; it is then replaced by the last ones of all. taps is from 2
- * to CONV_TAPS. f32. */
+/* Causal convolution of each channel within each row, then silu unless `plain`: y[t,c] = silu(bias[c] + sum
+ * over j < taps of weight[c, taps - 1 - j] * x[t - j, c]), where x before a row's first token is 0, and so is
+ * an absent bias. positions[t] counts t's predecessors in its row. With `past` [taps - 1, width] the tokens
+ * are the next ones of one row, of which past holds the last ones before them; it is then replaced by the
+ * last ones of all. taps is from 2 to CONV_TAPS. f32. */
 enum { CONV_TAPS = 4 };
 struct op_conv {
     uint32_t tokens, width, ldx, ldy, taps;
     bool plain;
-    struct operand x, weight /* [width, taps] */, positions /* u32 [tokens] */, past, y;
+    struct operand x, weight /* [width, taps] */, bias, positions /* u32 [tokens] */, past, y;
 };
 
-/* dx from dy. dweight, if present, is increased by the gradient of the weight, summed in the order of tokens
- * in f64 and rounded once. f32. */
+/* dx from dy. dweight, if present, is increased by the gradient of the weight, and dbias of the bias, summed
+ * in the order of tokens in f64 and rounded once. dbias comes with dweight alone. f32. */
 struct op_conv_backward {
     struct op_conv forward; /* without past; y is not used, ldy is the row distance of dy */
     uint32_t lddx;
-    struct operand dy, dx, dweight;
+    struct operand dy, dx, dweight, dbias;
 };
 
 /* Returns true if the taps are within the ops' limits. */
@@ -505,12 +505,17 @@ bool op_conv_fits(const struct op_conv *op);
  * [tokens, heads * value_dim], all three with row distance ld; a, b [tokens, heads] with row distance ldg;
  * error and out [tokens, heads * value_dim]. With `state` [heads, key_dim, value_dim] the tokens are the next
  * ones of one row, behind `begin` others; state holds S before them (unless begin is 0), and then S after
- * them. key_dim and value_dim are at most DELTA_DIM_MAX. f32. */
+ * them. key_dim and value_dim are at most DELTA_DIM_MAX. f32.
+ *
+ * With `scan` it is Mamba-2's state space (Dao and Gu 2024, Transformers are SSMs, section 6): k, q and v are
+ * called B, C and x, the state predicts nothing, so that the error is v, beta is softplus(a + dt_bias), and
+ * out = S^T q + skip * v. There are no b and no error then. */
 enum { DELTA_DIM_MAX = 128 };
 struct op_delta {
     uint32_t rows, tokens, heads, key_heads, key_dim, value_dim, ld, ldg, begin;
+    bool scan;
     struct operand q, k, v, a, b, decay /* [heads] */, dt_bias /* [heads] */, row_start /* u32 [rows + 1] */;
-    struct operand state, error, out;
+    struct operand state, error, out, skip /* [heads] */;
 };
 
 /* Returns true if the heads and their sizes are within the op's limits. */
@@ -518,7 +523,8 @@ bool op_delta_fits(const struct op_delta *op);
 
 /* The gradients of q, k, v, a and b, which lie as these do with row distances ldd (dq, dk, dv) and ldg (da,
  * db), from dout. rates[tokens, heads] gets the gradient of `decay`, to be summed over tokens (that of
- * dt_bias is the sum of da). work is memory for the op.
+ * dt_bias is the sum of da), and with `scan` skips[tokens, heads] that of `skip`, likewise. work is memory
+ * for the op.
  *
  * dS, the gradient of the state, needs no stored states: dv follows from it alone; with `error` of forward
  * the state's rows follow from k, and so do their products with dout and dv. The gradient of log gamma of
@@ -528,7 +534,7 @@ struct op_delta_backward {
     struct op_delta forward; /* without state; error is read, out is not used */
     uint32_t ldd;
     struct operand dout, work /* [tokens, heads * (2 * key_dim + ceil(key_dim / 32))] */;
-    struct operand dq, dk, dv, da, db, rates;
+    struct operand dq, dk, dv, da, db, rates, skips;
 };
 
 struct op {

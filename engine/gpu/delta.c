@@ -56,6 +56,7 @@ static struct conv_rows_args conv_args(const struct op_conv *o)
 {
     struct conv_rows_args args = {.x = gpu_at(&o->x),
                                   .weight = gpu_at(&o->weight),
+                                  .bias = gpu_at(&o->bias),
                                   .positions = gpu_at(&o->positions),
                                   .past = gpu_at(&o->past),
                                   .y = gpu_at(&o->y),
@@ -91,25 +92,33 @@ static bool conv_backward_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_conv *forward = &op->conv_backward.forward;
     (void)gpu;
-    return op_conv_fits(forward) && forward->width <= CONV_SUMS_MAX / CONV_TAPS;
+    return op_conv_fits(forward) && forward->width <= CONV_SUMS_MAX / (CONV_TAPS + 1);
 }
 
 /* The weights' gradient: sums over chunks of tokens, which are then added in order. */
 static int conv_weights(struct gpu_call *call, const struct op_conv_backward *o, struct conv_rows_args of)
 {
-    const uint32_t tokens = device_pass_size(of.tokens), sums = of.width * of.taps;
+    const uint32_t tokens = device_pass_size(of.tokens), sums = of.width * of.taps,
+                   all = sums + (o->dbias.buffer ? of.width : 0);
     uint32_t chunks = (uint32_t)gpu_blocks(tokens, CONV_CHUNK_TOKENS_MIN);
     chunks = chunks < CONV_CHUNKS_MAX ? chunks : CONV_CHUNKS_MAX;
-    chunks = chunks < CONV_SUMS_MAX / sums ? chunks : CONV_SUMS_MAX / sums;
+    chunks = chunks < CONV_SUMS_MAX / all ? chunks : CONV_SUMS_MAX / all;
     struct conv_weights_args args = {.of = of};
     args.of.chunk_tokens = (uint32_t)gpu_blocks(tokens, chunks);
     args.of.partial = gpu_scratch(call);
     chunks = (uint32_t)gpu_blocks(of.tokens, args.of.chunk_tokens);
-    const struct column_sums_add_args add = {
+    struct column_sums_add_args add = {
         .partial = args.of.partial, .y = gpu_at(&o->dweight), .width = sums, .chunks = chunks};
+    args.of.partial_bias = o->dbias.buffer ? args.of.partial + 8ull * chunks * sums : 0;
     if (gpu_launch(call, KERNEL_conv_weights, gpu_blocks(of.width, 256), chunks, 1, &args, sizeof(args)) != 0)
         return -1;
-    return gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(sums, 256), 1, 1, &add, sizeof(add));
+    int status = gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(sums, 256), 1, 1, &add, sizeof(add));
+    if (status != 0 || !o->dbias.buffer)
+        return status;
+    add.partial = args.of.partial_bias;
+    add.y = gpu_at(&o->dbias);
+    add.width = of.width;
+    return gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(of.width, 256), 1, 1, &add, sizeof(add));
 }
 
 static int run_conv_backward(struct gpu_call *call, const struct op *op)
@@ -131,6 +140,7 @@ static int run_conv_backward(struct gpu_call *call, const struct op *op)
 
 static struct delta_forward_args delta_args(const struct op_delta *o)
 {
+    const uint32_t values = o->heads * o->value_dim;
     return (struct delta_forward_args){.q = gpu_at(&o->q),
                                        .k = gpu_at(&o->k),
                                        .v = gpu_at(&o->v),
@@ -140,8 +150,11 @@ static struct delta_forward_args delta_args(const struct op_delta *o)
                                        .dt_bias = gpu_at(&o->dt_bias),
                                        .row_start = gpu_at(&o->row_start),
                                        .state = gpu_at(&o->state),
-                                       .error = gpu_at(&o->error),
+                                       .error = gpu_at(o->scan ? &o->v : &o->error),
                                        .out = gpu_at(&o->out),
+                                       .skip = gpu_at(&o->skip),
+                                       .scan = o->scan,
+                                       .lde = o->scan ? o->ld : values,
                                        .rows = o->rows,
                                        .tokens = o->tokens,
                                        .heads = o->heads,
@@ -186,6 +199,7 @@ static int run_delta_backward(struct gpu_call *call, const struct op *op)
     of->da = gpu_at(&o->da);
     of->db = gpu_at(&o->db);
     of->rates = gpu_at(&o->rates);
+    of->skips = gpu_at(&o->skips);
     if (of->tokens == 0)
         return 0;
     /* the kernels take the same arguments */

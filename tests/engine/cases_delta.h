@@ -1,6 +1,6 @@
-/* Compares the ops of gated delta nets with their definitions in double, and their gradients with finite
- * differences. Decay is slow in half of the trials (a rate of 0.05), because a state that is soon forgotten
- * hides what leaks between rows. */
+/* Compares the ops of gated delta nets and of Mamba-2's state spaces with their definitions in double, and
+ * their gradients with finite differences. Decay is slow in half of the trials (a rate of 0.05), because a
+ * state that is soon forgotten hides what leaks between rows. */
 #pragma once
 
 #include "engine/harness.h"
@@ -83,6 +83,8 @@ static void conv_set(struct trial *t, struct op_conv *o)
     o->ldy = draw_ld(t, o->width);
     bind(t, &o->x);
     bind(t, &o->weight);
+    if (draw_below(t, 2))
+        bind(t, &o->bias);
     bind_as(t, &o->positions, FILL_BELOW, 1);
 }
 
@@ -102,7 +104,7 @@ static double conv_sum(const struct op_conv *o, const struct trial *t, size_t i,
 {
     const double *x = values(t, "x"), *weight = values(t, "weight"), *positions = values(t, "positions");
     const struct array *past = array_named(t, "past");
-    double sum = 0;
+    double sum = o->bias.buffer ? values(t, "bias")[c] : 0;
     for (size_t j = 0; j < o->taps && j <= positions[i]; j++)
         sum += weight[c * o->taps + o->taps - 1 - j] *
                (j <= i ? x[(i - j) * o->ldx + c] : past->original[(o->taps - 1 + i - j) * o->width + c]);
@@ -150,8 +152,11 @@ static void conv_backward_draw(struct trial *t)
     o->lddx = draw_ld(t, o->forward.width);
     bind(t, &o->dy);
     bind(t, &o->dx);
-    if (draw_below(t, 2))
-        bind(t, &o->dweight);
+    if (!draw_below(t, 2))
+        return;
+    bind(t, &o->dweight);
+    if (o->forward.bias.buffer)
+        bind(t, &o->dbias);
 }
 
 static double conv_loss(const struct trial *t)
@@ -178,15 +183,17 @@ static void delta_set(struct trial *t, struct op_delta *o)
     uint32_t keys = o->key_heads * o->key_dim, wide = o->heads * o->value_dim;
     o->ld = draw_ld(t, keys > wide ? keys : wide);
     o->ldg = draw_ld(t, o->heads);
+    o->scan = draw_below(t, 2);
     bind(t, &o->q);
     bind(t, &o->k);
     bind(t, &o->v);
     bind(t, &o->a);
-    bind(t, &o->b);
+    bind(t, o->scan ? &o->skip : &o->b);
     bind(t, &o->decay);
     bind(t, &o->dt_bias);
     bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
-    bind(t, &o->error);
+    if (!o->scan)
+        bind(t, &o->error);
 }
 
 static const struct op_delta *delta_of(const struct trial *t)
@@ -224,13 +231,14 @@ static void delta_run(const struct trial *t, size_t head, double *state,
 {
     const struct op_delta *o = delta_of(t);
     const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v"), *a = values(t, "a"),
-                 *b = values(t, "b"), *starts = values(t, "row_start");
+                 *b = o->scan ? NULL : values(t, "b"), *starts = values(t, "row_start");
     double rate = values(t, "decay")[head], bias = values(t, "dt_bias")[head];
     size_t n = o->value_dim, key_at = head / (o->heads / o->key_heads) * o->key_dim, row = 0;
-    double error[DELTA_DIM_MAX], out[DELTA_DIM_MAX];
+    double error[DELTA_DIM_MAX], out[DELTA_DIM_MAX], skip = o->scan ? values(t, "skip")[head] : 0;
     for (size_t i = 0; i < o->tokens; i++) {
         double x = a[i * o->ldg + head] + bias, speed = exp(rate + (i == delta_bent ? delta_bend : 0));
-        double gamma = exp(-speed * log1p(exp(x))), beta = 1 / (1 + exp(-b[i * o->ldg + head]));
+        double dt = log1p(exp(x)), gamma = exp(-speed * dt);
+        double beta = o->scan ? dt : 1 / (1 + exp(-b[i * o->ldg + head]));
         const double *ks = k + i * o->ld + key_at, *qs = q + i * o->ld + key_at;
         while (row < o->rows && starts[row] <= i)
             row++;
@@ -238,10 +246,10 @@ static void delta_run(const struct trial *t, size_t head, double *state,
             memset(state, 0, o->key_dim * n * sizeof(*state));
         for (size_t j = 0; j < n; j++) {
             double predicted = 0;
-            for (size_t d = 0; d < o->key_dim; d++)
+            for (size_t d = 0; !o->scan && d < o->key_dim; d++)
                 predicted += state[d * n + j] * gamma * ks[d];
             error[j] = v[i * o->ld + head * n + j] - predicted;
-            out[j] = 0;
+            out[j] = skip * error[j];
             for (size_t d = 0; d < o->key_dim; d++) {
                 state[d * n + j] = state[d * n + j] * gamma + beta * ks[d] * error[j];
                 out[j] += state[d * n + j] * qs[d];
@@ -270,14 +278,16 @@ static void delta_keep(const struct trial *t, size_t head, size_t token, const d
     const struct op_delta *o = delta_of(t);
     double **to = arg;
     size_t at = (token * o->heads + head) * o->value_dim;
-    memcpy(to[0] + at, error, o->value_dim * sizeof(*error));
+    if (to[0])
+        memcpy(to[0] + at, error, o->value_dim * sizeof(*error));
     memcpy(to[1] + at, out, o->value_dim * sizeof(*out));
 }
 
 static void delta_want(struct trial *t)
 {
     const struct op_delta *o = &t->op.delta;
-    double *to[] = {expected(t, "error"), expected(t, "out")}, own[DELTA_DIM_MAX * DELTA_DIM_MAX] = {0};
+    double *to[] = {o->scan ? NULL : expected(t, "error"), expected(t, "out")},
+           own[DELTA_DIM_MAX * DELTA_DIM_MAX] = {0};
     double *state = o->state.buffer && o->tokens > 0 ? expected(t, "state") : NULL;
     delta_bend = 0;
     for (size_t h = 0; h < o->heads; h++)
@@ -296,7 +306,7 @@ static void delta_backward_draw(struct trial *t)
     bind(t, &o->dk);
     bind(t, &o->dv);
     bind(t, &o->da);
-    bind(t, &o->db);
+    bind(t, o->forward.scan ? &o->skips : &o->db);
     bind(t, &o->rates);
 }
 
@@ -313,7 +323,7 @@ static void delta_backward_prepare(struct trial *t)
     double state[DELTA_DIM_MAX * DELTA_DIM_MAX];
     delta_scale(t);
     delta_bend = 0;
-    for (size_t h = 0; h < delta_of(t)->heads; h++)
+    for (size_t h = 0; h < delta_of(t)->heads && !delta_of(t)->scan; h++)
         delta_run(t, h, state, delta_error, values(t, "error"));
 }
 
@@ -343,17 +353,21 @@ static double delta_loss(const struct trial *t)
     return loss;
 }
 
-/* The gradient of each token's rate of decay. */
+/* The gradient of each token's rate of decay, and of the factor with which it adds v to its output. */
 static void delta_backward_want(struct trial *t)
 {
     const struct op_delta *o = delta_of(t);
-    double *rates = expected(t, "rates");
+    double *rates = expected(t, "rates"), *skips = o->scan ? expected(t, "skips") : NULL;
+    const double *dout = values(t, "dout"), *v = values(t, "v");
     for (size_t i = 0; i < (size_t)o->tokens * o->heads; i++) {
         delta_bent = i / o->heads;
         delta_bend = 1e-5;
         double up = delta_head_loss(t, i % o->heads);
         delta_bend = -1e-5;
         rates[i] = (up - delta_head_loss(t, i % o->heads)) / 2e-5;
+        for (size_t j = 0; skips && j < o->value_dim; j++)
+            skips[i] = (j == 0 ? 0 : skips[i]) +
+                       dout[i * o->value_dim + j] * v[i / o->heads * o->ld + i % o->heads * o->value_dim + j];
     }
     delta_bend = 0;
 }
@@ -370,7 +384,7 @@ static const struct op_case delta_cases[] = {
      .draw = conv_backward_draw,
      .prepare = conv_prepare,
      .loss = conv_loss,
-     .slopes = {{"x", "dx"}, {"weight", "dweight"}},
+     .slopes = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}},
      .tolerance = 2e-6},
     {.name = "delta", .draw = delta_draw, .prepare = delta_scale, .want = delta_want, .tolerance = 3e-6},
     {.name = "delta_backward",
@@ -386,11 +400,13 @@ static const struct op_case delta_cases[] = {
 
 enum { PACKED_ROWS = 4, PACKED_TOKENS = 109, PACKED_HEADS = 2, PACKED_DIM = 16, PACKED_OUTPUTS = 10 };
 
-/* The ops of a gated delta net on the same inputs, with outputs of their own. */
+/* The ops of a gated delta net, or of a state space, on the same inputs, with outputs of their own. */
 struct packed_run {
     uint32_t begin, tokens, rows, taps; /* taps: of a convolution with silu; fewer than CONV_TAPS: without */
+    bool scan;
     struct operand x, weight, positions, q, k, v, gates, head, dout, work, row_start;
-    struct operand out[PACKED_OUTPUTS]; /* y, dx, out, dq, dk, dv, da and db, rates; error; dweight */
+    struct operand
+        out[PACKED_OUTPUTS]; /* y, dx, out, dq, dk, dv, da and db, rates, error or skips, dweight */
 };
 
 static const uint32_t packed_width[PACKED_OUTPUTS] = {PACKED_DIM,
@@ -419,8 +435,10 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
 {
     enum { D = PACKED_DIM, V = PACKED_HEADS * PACKED_DIM, G = 2 * PACKED_HEADS };
     struct operand gates = packed_at(r, r->gates, G), dgates = packed_out(r, 6), b_at = gates, db = dgates;
+    struct operand none = {0}, dbias = r->scan ? r->out[9] : none;
     b_at.at += 4 * PACKED_HEADS;
     db.at += 4 * PACKED_HEADS;
+    dbias.at += 4ull * r->taps * D;
     const struct op_conv conv = {.tokens = r->tokens,
                                  .width = D,
                                  .ldx = D,
@@ -429,6 +447,7 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
                                  .plain = r->taps < CONV_TAPS,
                                  .x = packed_at(r, r->x, D),
                                  .weight = r->weight,
+                                 .bias = r->scan ? r->weight : none,
                                  .positions = packed_at(r, r->positions, 1)};
     const struct op_delta delta = {.rows = r->rows,
                                    .tokens = r->tokens,
@@ -446,6 +465,8 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
                                    .decay = r->head,
                                    .dt_bias = r->head,
                                    .row_start = r->row_start,
+                                   .scan = r->scan,
+                                   .skip = r->head,
                                    .error = packed_out(r, 8)};
     struct op op = {.kind = OP_CONV, .conv = conv};
     op.conv.y = packed_out(r, 0);
@@ -455,7 +476,8 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
                                             .lddx = D,
                                             .dy = packed_at(r, r->x, D),
                                             .dx = packed_out(r, 1),
-                                            .dweight = r->out[9]}});
+                                            .dweight = r->out[9],
+                                            .dbias = dbias}});
     op = (struct op){.kind = OP_DELTA, .delta = delta};
     op.delta.out = packed_out(r, 2);
     submit(b, op);
@@ -466,14 +488,15 @@ static void packed_submit(struct bench *b, const struct packed_run *r)
                                          .dv = packed_out(r, 5),
                                          .da = dgates,
                                          .db = db,
-                                         .rates = packed_out(r, 7)};
+                                         .rates = packed_out(r, 7),
+                                         .skips = packed_at(r, r->out[8], PACKED_HEADS)};
     /* the heads of q and k are half as wide as those of v, but the op has one row distance for all */
     backward.dq = packed_at(r, r->out[3], V);
     backward.dk = packed_at(r, r->out[4], V);
     submit(b, (struct op){.kind = OP_DELTA_BACKWARD, .delta_backward = backward});
 }
 
-static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1], uint32_t taps,
+static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1], uint32_t taps, bool scan,
                           struct packed_run *run)
 {
     enum { V = PACKED_HEADS * PACKED_DIM, T = PACKED_TOKENS };
@@ -483,7 +506,7 @@ static void packed_inputs(struct bench *b, const uint32_t starts[PACKED_ROWS + 1
     for (uint32_t row = 0; row < PACKED_ROWS; row++)
         for (uint32_t t = starts[row]; t < starts[row + 1]; t++)
             positions[t] = t - starts[row];
-    *run = (struct packed_run){.tokens = T, .rows = PACKED_ROWS, .taps = taps};
+    *run = (struct packed_run){.tokens = T, .rows = PACKED_ROWS, .taps = taps, .scan = scan};
     run->x = normal(b, T * PACKED_DIM, copy);
     run->weight = normal(b, PACKED_DIM * taps, copy);
     run->positions = bytes_in(b, positions, sizeof(positions), DTYPE_U32);
@@ -503,14 +526,14 @@ static void packed_outputs(struct bench *b, struct packed_run *run)
         run->out[i] = bytes_in(b, zeros, sizeof(zeros), DTYPE_F32);
 }
 
-static void packed_rows_with_taps(struct bench *b, bool weights, uint32_t taps)
+static void packed_rows_with(struct bench *b, bool weights, uint32_t taps, bool scan)
 {
     static const uint32_t starts[PACKED_ROWS + 1] = {0, 5, 75, 76, PACKED_TOKENS};
     static uint32_t first[PACKED_TOKENS * PACKED_HEADS * PACKED_DIM],
         second[PACKED_TOKENS * PACKED_HEADS * PACKED_DIM];
     struct packed_run packed, alone;
     struct err err;
-    packed_inputs(b, starts, taps, &packed);
+    packed_inputs(b, starts, taps, scan, &packed);
     alone = packed;
     packed_outputs(b, &packed);
     packed_outputs(b, &alone);
@@ -540,5 +563,6 @@ static void packed_rows_with_taps(struct bench *b, bool weights, uint32_t taps)
 static inline void packed_rows_are_single_rows_on(struct bench *b, bool weights)
 {
     for (uint32_t taps = CONV_TAPS - 1; taps <= CONV_TAPS; taps++)
-        packed_rows_with_taps(b, weights, taps);
+        packed_rows_with(b, weights, taps, false);
+    packed_rows_with(b, weights, CONV_TAPS, true);
 }

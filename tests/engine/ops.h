@@ -21,7 +21,7 @@
 #include "engine/device/op.h"
 #include "support/must.h"
 
-enum { ARRAYS_MAX = 80 };
+enum { ARRAYS_MAX = 120 };
 
 /* A device and its buffers, each with a copy of its values in double. */
 struct bench {

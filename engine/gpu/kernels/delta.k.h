@@ -35,9 +35,10 @@ struct gate_rows_backward_args {
 };
 
 /* op_conv and op_conv_backward. Forward handles four channels of a token in a thread. partial[chunk, width *
- * taps], f64, gets the weights' gradient of `chunk_tokens` tokens. */
+ * taps], f64, gets the weights' gradient of `chunk_tokens` tokens, and partial_bias[chunk, width] the
+ * bias's. */
 struct conv_rows_args {
-    uint64_t x, weight, positions, past, y, dy, dx, partial;
+    uint64_t x, weight, bias, positions, past, y, dy, dx, partial, partial_bias;
     uint32_t tokens, width, ldx, ldy, lddx, wide, chunk_tokens, taps, plain;
 };
 struct conv_past_args {
@@ -52,11 +53,12 @@ struct conv_weights_args {
 
 /* op_delta and op_delta_backward; the fields have these ops' names. eq and ek [tokens, heads, key_dim] are
  * each head's gradients of q and k, flow [tokens, heads, blocks] what a token reads of the state minus what
- * is read of its own, by blocks of DELTA_LANES rows of the state. */
+ * is read of its own, by blocks of DELTA_LANES rows of the state. With scan `error` is v. lde: the row
+ * distance of error. */
 struct delta_forward_args {
     uint64_t q, k, v, a, b, decay, dt_bias, row_start, state, error, out;
-    uint64_t dout, eq, ek, flow, dq, dk, dv, da, db, rates;
-    uint32_t rows, tokens, heads, key_heads, key_dim, value_dim, ld, ldg, ldd, begin, blocks;
+    uint64_t dout, eq, ek, flow, dq, dk, dv, da, db, rates, skip, skips;
+    uint32_t rows, tokens, heads, key_heads, key_dim, value_dim, ld, ldg, ldd, lde, begin, blocks, scan;
 };
 struct delta_values_args {
     struct delta_forward_args of;
@@ -126,7 +128,7 @@ FUNCTION struct four conv_sums(const struct conv_rows_args *op, uint64_t t, uint
 {
     const float *weight = POINTER(const float, op->weight);
     uint32_t before = n == 0 ? 0 : LOAD(POINTER(const uint32_t, op->positions), t);
-    struct four sum = conv_before(op, t, CONV_KERNEL_TAPS, 0, column, 0);
+    struct four sum = four_load(POINTER(const float, op->bias), column, op->bias ? n : 0, 0);
     UNROLL
     for (uint32_t j = 0; j < CONV_KERNEL_TAPS; j++) {
         struct four x = conv_before(op, t, j, before, column, j < op->taps ? n : 0);
@@ -201,13 +203,14 @@ KERNEL(conv_weights, 256)
     uint64_t column = (uint64_t)block_x() * 256 + thread();
     uint32_t begin = block_y() * op->chunk_tokens, left = op->tokens - begin;
     uint32_t end = begin + (left < op->chunk_tokens ? left : op->chunk_tokens);
-    double sum0 = 0.0, sum1 = 0.0, sum2 = 0.0, sum3 = 0.0;
+    double sum0 = 0.0, sum1 = 0.0, sum2 = 0.0, sum3 = 0.0, bias = 0.0;
     if (column >= op->width)
         return;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t before = LOAD(POINTER(const uint32_t, op->positions), t);
         float s = conv_sums(op, t, column, 1).v[0];
         double ds = (double)conv_slope(op, s, LOAD(POINTER(const float, op->dy), t * op->ldy + column));
+        bias += ds;
         sum0 += ds * (double)conv_before(op, t, 0, before, column, 1).v[0];
         sum1 += ds * (double)conv_before(op, t, 1, before, column, 1).v[0];
         sum2 += ds * (double)conv_before(op, t, 2, before, column, op->taps > 2).v[0];
@@ -221,6 +224,8 @@ KERNEL(conv_weights, 256)
         STORE(partial, to + op->taps - 3, sum2);
     STORE(partial, to + op->taps - 2, sum1);
     STORE(partial, to + op->taps - 1, sum0);
+    if (op->partial_bias != 0)
+        STORE(POINTER(double, op->partial_bias), (uint64_t)block_y() * op->width + column, bias);
 }
 
 /* --- the gated delta rule ---
@@ -251,10 +256,10 @@ FUNCTION struct delta_place delta_place_of(const struct delta_forward_args *op)
     return place;
 }
 
-/* log gamma of a token and its slope by `a`. log(1 + y) is log(u) * y / (u - 1) for u = 1 + y, which keeps
- * the digits of a small y. */
+/* log gamma of a token and its slope by `a`, and the softplus dt, whose logarithm has the slope dt_slope.
+ * log(1 + y) is log(u) * y / (u - 1) for u = 1 + y, which keeps the digits of a small y. */
 struct delta_rate {
-    float log_gamma, slope;
+    float log_gamma, slope, dt, dt_slope;
 };
 
 FUNCTION struct delta_rate delta_rate_of(const struct delta_forward_args *op, uint64_t token, uint32_t head)
@@ -265,14 +270,17 @@ FUNCTION struct delta_rate delta_rate_of(const struct delta_forward_args *op, ui
     float y = math_exp(x < 0.0f ? x : -x), u = 1.0f + y;
     float log1p = u == 1.0f ? y : math_log(u) * (y / (u - 1.0f));
     float speed = -math_exp(LOAD(POINTER(const float, op->decay), head));
-    rate.log_gamma = speed * (math_max(x, 0.0f) + log1p);
+    rate.dt = math_max(x, 0.0f) + log1p;
+    rate.dt_slope = x < -20.0f ? 1.0f : sigmoid(x) / rate.dt;
+    rate.log_gamma = speed * rate.dt;
     rate.slope = speed * sigmoid(x);
     return rate;
 }
 
-FUNCTION float delta_beta_of(const struct delta_forward_args *op, uint64_t token, uint32_t head)
+/* dt: that of the token's rate. */
+FUNCTION float delta_beta_of(const struct delta_forward_args *op, uint64_t token, uint32_t head, float dt)
 {
-    return sigmoid(LOAD(POINTER(const float, op->b), token * op->ldg + head));
+    return op->scan ? dt : sigmoid(LOAD(POINTER(const float, op->b), token * op->ldg + head));
 }
 
 FUNCTION uint64_t delta_key_at(const struct delta_forward_args *op, uint64_t token, uint32_t key_head)
@@ -309,8 +317,9 @@ KERNEL(delta_forward, 128)
         PUT(q, thread(), delta_load(args.q, key, thread(), args.key_dim));
         PUT(k, thread(), delta_load(args.k, key, thread(), args.key_dim));
         float v = delta_load(args.v, t * args.ld + value, me.side, args.value_dim);
-        float gamma = math_exp(delta_rate_of(&args, t, me.head).log_gamma);
-        float beta = delta_beta_of(&args, t, me.head), sum = 0.0f, out = 0.0f;
+        struct delta_rate rate = delta_rate_of(&args, t, me.head);
+        float gamma = math_exp(rate.log_gamma), beta = delta_beta_of(&args, t, me.head, rate.dt);
+        float sum = 0.0f, out = 0.0f;
         barrier();
         UNROLL
         for (uint32_t i = 0; i < DELTA_LANES; i++)
@@ -320,7 +329,7 @@ KERNEL(delta_forward, 128)
         sum = 0.0f;
         for (uint32_t p = 0; p < DELTA_PARTS; p++)
             sum += GET(sums, p * DELTA_LANES + me.lane);
-        float error = math_fma(-gamma, sum, v), change = beta * error;
+        float error = math_fma(args.scan ? 0.0f : -gamma, sum, v), change = beta * error;
         UNROLL
         for (uint32_t i = 0; i < DELTA_LANES; i++) {
             s[i] = math_fma(GET(k, first + i), change, gamma * s[i]);
@@ -329,11 +338,12 @@ KERNEL(delta_forward, 128)
         PUT(outs, thread(), out);
         barrier();
         if (me.part == 0 && me.side < args.value_dim) {
-            out = 0.0f;
+            out = args.scan ? LOAD(POINTER(const float, args.skip), me.head) * error : 0.0f;
             for (uint32_t p = 0; p < DELTA_PARTS; p++)
                 out += GET(outs, p * DELTA_LANES + me.lane);
             STORE(POINTER(float, args.out), own + me.side, out);
-            STORE(POINTER(float, args.error), own + me.side, error);
+            if (!args.scan)
+                STORE(POINTER(float, args.error), own + me.side, error);
         }
     }
     UNROLL
@@ -363,7 +373,8 @@ KERNEL(delta_values, 128)
         PUT(q, thread(), delta_load(op->q, key, thread(), op->key_dim));
         PUT(k, thread(), delta_load(op->k, key, thread(), op->key_dim));
         float dout = delta_load(op->dout, t * op->heads * op->value_dim + value, me.side, op->value_dim);
-        float gamma = math_exp(delta_rate_of(op, t, me.head).log_gamma), sum = 0.0f;
+        struct delta_rate rate = delta_rate_of(op, t, me.head);
+        float gamma = math_exp(rate.log_gamma), sum = 0.0f;
         barrier();
         UNROLL
         for (uint32_t i = 0; i < DELTA_LANES; i++) {
@@ -375,24 +386,24 @@ KERNEL(delta_values, 128)
         sum = 0.0f;
         for (uint32_t p = 0; p < DELTA_PARTS; p++)
             sum += GET(sums, p * DELTA_LANES + me.lane);
-        float dv = delta_beta_of(op, t, me.head) * sum;
+        float dv = delta_beta_of(op, t, me.head, rate.dt) * sum;
         UNROLL
         for (uint32_t i = 0; i < DELTA_LANES; i++)
-            d[i] = gamma * math_fma(-GET(k, first + i), dv, d[i]);
+            d[i] = gamma * math_fma(-GET(k, first + i), op->scan ? 0.0f : dv, d[i]);
         if (me.part == 0 && me.side < op->value_dim)
             STORE(POINTER(float, op->dv), t * op->ldd + value + me.side, dv);
     }
 }
 
-/* A token's vectors of value_dim values, in shared memory: dout, dv and beta * error. */
+/* A token's vectors of value_dim values, in shared memory: dout, dv (with scan 0) and beta * error. */
 FUNCTION void delta_share_values(const struct delta_forward_args *op, const struct delta_place *me,
-                                 uint64_t t, float *dout, float *dv, float *change)
+                                 uint64_t t, float dt, float *dout, float *dv, float *change)
 {
     uint64_t value = (uint64_t)me->head * op->value_dim, own = t * op->heads * op->value_dim + value;
-    float beta = delta_beta_of(op, t, me->head);
+    float beta = delta_beta_of(op, t, me->head, dt);
     PUT(dout, thread(), delta_load(op->dout, own, thread(), op->value_dim));
-    PUT(dv, thread(), delta_load(op->dv, t * op->ldd + value, thread(), op->value_dim));
-    PUT(change, thread(), beta * delta_load(op->error, own, thread(), op->value_dim));
+    PUT(dv, thread(), delta_load(op->dv, t * op->ldd + value, thread(), op->scan ? 0 : op->value_dim));
+    PUT(change, thread(), beta * delta_load(op->error, t * op->lde + value, thread(), op->value_dim));
 }
 
 /* Adds the lanes' shares of a token's flow to flow[token, head, block]. */
@@ -425,9 +436,10 @@ KERNEL(delta_reads, 128)
         uint64_t own = (t * op->heads + me.head) * op->key_dim + me.side;
         float q = delta_load(op->q, key, me.side, op->key_dim);
         float k = delta_load(op->k, key, me.side, op->key_dim);
-        float gamma = math_exp(delta_rate_of(op, t, me.head).log_gamma), dq = 0.0f, dk = 0.0f;
+        struct delta_rate rate = delta_rate_of(op, t, me.head);
+        float gamma = math_exp(rate.log_gamma), dq = 0.0f, dk = 0.0f;
         barrier();
-        delta_share_values(op, &me, t, dout, dv, change);
+        delta_share_values(op, &me, t, rate.dt, dout, dv, change);
         barrier();
         UNROLL
         for (uint32_t j = 0; j < DELTA_LANES; j++) {
@@ -471,9 +483,10 @@ KERNEL(delta_writes, 128)
         uint64_t own = (t * op->heads + me.head) * op->key_dim + me.side;
         float q = delta_load(op->q, key, me.side, op->key_dim);
         float k = delta_load(op->k, key, me.side, op->key_dim);
-        float gamma = math_exp(delta_rate_of(op, t, me.head).log_gamma), dk = 0.0f, *ek;
+        struct delta_rate rate = delta_rate_of(op, t, me.head);
+        float gamma = math_exp(rate.log_gamma), dk = 0.0f, *ek;
         barrier();
-        delta_share_values(op, &me, t, dout, dv, change);
+        delta_share_values(op, &me, t, rate.dt, dout, dv, change);
         barrier();
         UNROLL
         for (uint32_t j = 0; j < DELTA_LANES; j++) {
@@ -493,7 +506,7 @@ KERNEL(delta_writes, 128)
 }
 
 /* A warp has a token's head of q and k: it adds the gradients of the heads of v that share it, and what a
- * token's output reads of the token itself; and it makes db. */
+ * token's output reads of the token itself; and it makes db, or with scan skips, and dt's part of da. */
 KERNEL(delta_join, 256)
 {
     const struct delta_forward_args *op = &args.of;
@@ -505,16 +518,28 @@ KERNEL(delta_join, 256)
         for (uint32_t g = 0; g < group; g++) {
             uint32_t head = (uint32_t)key_head * group + g;
             uint64_t value = (uint64_t)head * op->value_dim, own = t * op->heads * op->value_dim + value;
-            float beta = delta_beta_of(op, t, head), read = 0.0f, db = 0.0f;
+            struct delta_rate rate = delta_rate_of(op, t, head);
+            float beta = delta_beta_of(op, t, head, rate.dt), read = 0.0f, db = 0.0f;
+            float *values = POINTER(float, op->dv);
             for (uint32_t j = lane(); j < op->value_dim; j += warp_size()) {
-                float error = LOAD(POINTER(const float, op->error), own + j);
-                read = math_fma(LOAD(POINTER(const float, op->dout), own + j), beta * error, read);
-                db = math_fma(LOAD(POINTER(const float, op->dv), t * op->ldd + value + j), error, db);
+                float error = LOAD(POINTER(const float, op->error), t * op->lde + value + j);
+                float dout = LOAD(POINTER(const float, op->dout), own + j);
+                float dv = LOAD(values, t * op->ldd + value + j);
+                read = math_fma(dout, error, read);
+                db = math_fma(dv, error, db);
+                if (op->scan)
+                    STORE(values, t * op->ldd + value + j,
+                          math_fma(LOAD(POINTER(const float, op->skip), head), dout, dv));
             }
             read = warp_sum(read);
             db = warp_sum(db);
-            if (lane() == 0)
+            if (lane() == 0 && op->scan) {
+                STORE(POINTER(float, op->skips), t * op->heads + head, read);
+                STORE(POINTER(float, op->da), t * op->ldg + head, db * rate.dt_slope);
+            } else if (lane() == 0) {
                 STORE(POINTER(float, op->db), t * op->ldg + head, db * (1.0f - beta));
+            }
+            read *= beta;
             for (uint32_t j = lane(); j < op->key_dim; j += warp_size()) {
                 uint64_t from = (t * op->heads + head) * op->key_dim + j;
                 float *dq = POINTER(float, op->dq), *dk = POINTER(float, op->dk);
@@ -543,7 +568,9 @@ KERNEL(delta_decay, 128)
         struct delta_rate rate = delta_rate_of(op, t, head);
         for (uint32_t i = 0; i < op->blocks; i++)
             gradient += (double)LOAD(POINTER(const float, op->flow), (t * op->heads + head) * op->blocks + i);
-        STORE(POINTER(float, op->da), t * op->ldg + head, (float)(gradient * (double)rate.slope));
+        float *da = POINTER(float, op->da);
+        double own = op->scan ? (double)LOAD(da, t * op->ldg + head) : 0.0;
+        STORE(da, t * op->ldg + head, (float)(gradient * (double)rate.slope + own));
         STORE(POINTER(float, op->rates), t * op->heads + head, (float)(gradient * (double)rate.log_gamma));
     }
 }
