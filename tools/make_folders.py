@@ -100,6 +100,12 @@ FAMILIES = {
     "granitemoe": ("GraniteMoe", dict(num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.25), "granitemoe"),
     "granitemoeshared": ("GraniteMoeShared", dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=20,
                                                   tie_word_embeddings=True), None),
+    "granitemoehybrid": ("GraniteMoeHybrid", dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=20, mamba_n_heads=4,
+                                                  mamba_d_state=6, layer_types=["mamba", "attention"], tie_word_embeddings=True,
+                                                  position_embedding_type="rope"), None),
+    "granitemoehybrid-dense": ("GraniteMoeHybrid", dict(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=20,
+                                                        mamba_n_heads=4, mamba_d_state=6, layer_types=["attention", "mamba"],
+                                                        position_embedding_type="rope"), None),
     "gemma4-small": ("Gemma4Text", dict(head_dim=8, global_head_dim=16, sliding_window=6, num_hidden_layers=4,
                                         hidden_size_per_layer_input=4, vocab_size_per_layer_input=COMMON["vocab_size"],
                                         num_kv_shared_layers=2, use_double_wide_mlp=True,
@@ -230,8 +236,8 @@ def layers_of(model, kind):
                 and not hasattr(m, "vision_model"))
     config, out = body.config, []
     for layer in body.layers:
-        # a gated delta net has what its model's attention has, but does not use it
-        attention = next(other.self_attn for other in [layer, *reversed(body.layers)] if hasattr(other, "self_attn"))
+        # a gated delta net or a state space has what its model's attention has, but does not use it
+        attention = next(other.self_attn for other in [layer, *reversed(body.layers)] if getattr(other, "self_attn", None))
         window = getattr(attention, "sliding_window", None)
         if kind in ("Mistral", "Mixtral", "Phi3"):
             window = config.sliding_window

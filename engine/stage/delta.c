@@ -6,10 +6,10 @@
 
 #include "engine/stage/kv_cache.h"
 
-/* Where the parts of VALUE_MIXED begin in a layer with a gated delta net, and the widths of q (or k) and v.
- */
+/* Where the parts of VALUE_MIXED begin in a layer with a gated delta net or a state space, and the widths of
+ * q (or k) and v; in VALUE_QKV, where q, k and v do. */
 struct delta_shape {
-    uint32_t keys, values, channels, z, b, a, width;
+    uint32_t keys, values, channels, conv, z, b, a, width, q, k, v;
 };
 
 static const struct model_config *config_of(const struct layer_run *run)
@@ -22,6 +22,16 @@ static struct delta_shape shape_of(const struct layer_run *run)
     const struct model_config *c = config_of(run);
     struct delta_shape s = {.keys = model_delta_keys(c), .values = model_delta_values(c)};
     s.channels = s.z = 2 * s.keys + s.values;
+    s.k = s.keys;
+    s.v = 2 * s.keys;
+    if (c->delta_scan) { /* z is first, and the order is v, k, q */
+        s.z = s.v = 0;
+        s.conv = s.k = s.values;
+        s.q = s.k + s.keys;
+        s.a = s.conv + s.channels;
+        s.width = s.a + c->delta_value_heads;
+        return s;
+    }
     s.b = s.z + s.values;
     s.a = s.b + c->delta_value_heads;
     s.width = s.a + c->delta_value_heads;
@@ -352,18 +362,27 @@ void unit_norm_backward(const struct layer_run *run)
     }
 }
 
+/* Returns the first column that a convolution reads. */
+static uint32_t conv_column(const struct layer_run *run)
+{
+    return config_of(run)->delta_scan ? shape_of(run).conv : 0;
+}
+
 static struct op_conv conv_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[step->conv];
-    return (struct op_conv){.tokens = run->pass->tokens,
-                            .width = weight->rows,
-                            .ldx = run->plan->width[step->in],
-                            .ldy = run->plan->width[step->out],
-                            .taps = weight->columns,
-                            .plain = model_layer_is_conv(config_of(run), run->layer),
-                            .x = run_value(run, step->in),
-                            .weight = tensor_of(run, step->conv),
-                            .positions = meta(run, run->pass->stage->layout.slot.positions)};
+    struct op_conv op = {.tokens = run->pass->tokens,
+                         .width = weight->rows,
+                         .ldx = run->plan->width[step->in],
+                         .ldy = run->plan->width[step->out],
+                         .taps = weight->columns,
+                         .plain = model_layer_is_conv(config_of(run), run->layer),
+                         .x = operand_skip(run_value(run, step->in), conv_column(run)),
+                         .weight = tensor_of(run, step->conv),
+                         .positions = meta(run, run->pass->stage->layout.slot.positions)};
+    if (step->conv_bias >= 0)
+        op.bias = tensor_of(run, step->conv_bias);
+    return op;
 }
 
 static uint32_t layer_within(const struct layer_run *run)
@@ -382,12 +401,15 @@ void conv_forward(const struct layer_run *run, const struct layer_step *step)
 
 void conv_backward(const struct layer_run *run, const struct layer_step *step)
 {
-    queue_step(run, &(struct op){.kind = OP_CONV_BACKWARD,
-                                 .conv_backward = {.forward = conv_of(run, step),
-                                                   .lddx = run->plan->width[step->in],
-                                                   .dy = run_gradient(run, step->out),
-                                                   .dx = run_gradient(run, step->in),
-                                                   .dweight = gradient_of(run, step->conv)}});
+    struct op op = {.kind = OP_CONV_BACKWARD,
+                    .conv_backward = {.forward = conv_of(run, step),
+                                      .lddx = run->plan->width[step->in],
+                                      .dy = run_gradient(run, step->out),
+                                      .dx = operand_skip(run_gradient(run, step->in), conv_column(run)),
+                                      .dweight = gradient_of(run, step->conv)}};
+    if (step->conv_bias >= 0)
+        op.conv_backward.dbias = gradient_of(run, step->conv_bias);
+    queue_step(run, &op);
 }
 
 static struct op_delta delta_of(const struct layer_run *run, const struct layer_step *step)
@@ -395,23 +417,29 @@ static struct op_delta delta_of(const struct layer_run *run, const struct layer_
     const struct model_config *c = config_of(run);
     const struct delta_shape s = shape_of(run);
     struct operand qkv = run_value(run, step->in), mixed = run_value(run, VALUE_MIXED);
-    return (struct op_delta){.rows = run->pass->rows,
-                             .tokens = run->pass->tokens,
-                             .heads = c->delta_value_heads,
-                             .key_heads = c->delta_key_heads,
-                             .key_dim = c->delta_key_dim,
-                             .value_dim = c->delta_value_dim,
-                             .ld = s.channels,
-                             .ldg = s.width,
-                             .q = qkv,
-                             .k = operand_skip(qkv, s.keys),
-                             .v = operand_skip(qkv, 2ull * s.keys),
-                             .a = operand_skip(mixed, s.a),
-                             .b = operand_skip(mixed, s.b),
-                             .decay = tensor_of(run, step->decay),
-                             .dt_bias = tensor_of(run, step->dt_bias),
-                             .row_start = meta(run, run->pass->stage->layout.slot.row_start),
-                             .error = run_value(run, VALUE_ERROR)};
+    struct op_delta op = {.rows = run->pass->rows,
+                          .tokens = run->pass->tokens,
+                          .heads = c->delta_value_heads,
+                          .key_heads = c->delta_key_heads,
+                          .key_dim = c->delta_key_dim,
+                          .value_dim = c->delta_value_dim,
+                          .ld = s.channels,
+                          .ldg = s.width,
+                          .q = operand_skip(qkv, s.q),
+                          .k = operand_skip(qkv, s.k),
+                          .v = operand_skip(qkv, s.v),
+                          .a = operand_skip(mixed, s.a),
+                          .scan = c->delta_scan,
+                          .decay = tensor_of(run, step->decay),
+                          .dt_bias = tensor_of(run, step->dt_bias),
+                          .row_start = meta(run, run->pass->stage->layout.slot.row_start)};
+    if (op.scan) {
+        op.skip = tensor_of(run, step->skip);
+        return op;
+    }
+    op.b = operand_skip(mixed, s.b);
+    op.error = run_value(run, VALUE_ERROR);
+    return op;
 }
 
 void delta_forward(const struct layer_run *run, const struct layer_step *step)
@@ -443,18 +471,21 @@ void delta_backward(const struct layer_run *run, const struct layer_step *step,
     const struct model_config *c = config_of(run);
     const struct delta_shape s = shape_of(run);
     struct operand d = run_gradient(run, step->in), mixed = run_gradient(run, VALUE_MIXED);
-    uint32_t floats = layer_delta_scratch(c->delta_value_heads, c->delta_key_dim) - c->delta_value_heads;
+    uint32_t heads = c->delta_value_heads, floats = layer_delta_scratch(c) - (1 + c->delta_scan) * heads;
     struct op_delta_backward op = {.forward = delta_of(run, step),
                                    .ldd = s.channels,
                                    .dout = run_gradient(run, step->out),
                                    .work = run_scratch(run, entry->scratch),
-                                   .dq = d,
-                                   .dk = operand_skip(d, s.keys),
-                                   .dv = operand_skip(d, 2ull * s.keys),
+                                   .dq = operand_skip(d, s.q),
+                                   .dk = operand_skip(d, s.k),
+                                   .dv = operand_skip(d, s.v),
                                    .da = operand_skip(mixed, s.a),
                                    .db = operand_skip(mixed, s.b)};
     op.rates = operand_skip(op.work, (uint64_t)run->pass->tokens * floats);
+    op.skips = operand_skip(op.rates, (uint64_t)run->pass->tokens * heads);
     queue_step(run, &(struct op){.kind = OP_DELTA_BACKWARD, .delta_backward = op});
     sum_heads(run, op.da, s.width, gradient_of(run, step->dt_bias));
-    sum_heads(run, op.rates, c->delta_value_heads, gradient_of(run, step->decay));
+    sum_heads(run, op.rates, heads, gradient_of(run, step->decay));
+    if (c->delta_scan)
+        sum_heads(run, op.skips, heads, gradient_of(run, step->skip));
 }

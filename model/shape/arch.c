@@ -250,9 +250,9 @@ static bool match_fused(const char *pattern, const char *name, struct arch_match
 /* Returns true for tensors whose names have no suffix. */
 static bool is_bare(enum arch_tensor tensor)
 {
-    return tensor == ARCH_DELTA_DECAY || tensor == ARCH_DELTA_DT_BIAS || tensor == ARCH_SINKS ||
-           tensor == ARCH_ROUTER_BIAS || tensor == ARCH_LAYER_SCALE || tensor == ARCH_ROUTER_SCALE ||
-           tensor == ARCH_EXPERT_SCALE || tensor >= ARCH_EXPERTS_GATE_UP;
+    return tensor == ARCH_DELTA_DECAY || tensor == ARCH_DELTA_DT_BIAS || tensor == ARCH_DELTA_SKIP ||
+           tensor == ARCH_SINKS || tensor == ARCH_ROUTER_BIAS || tensor == ARCH_LAYER_SCALE ||
+           tensor == ARCH_ROUTER_SCALE || tensor == ARCH_EXPERT_SCALE || tensor >= ARCH_EXPERTS_GATE_UP;
 }
 
 static bool match_any(enum model_arch arch, const char *name, bool gguf, struct arch_match *match)

@@ -52,7 +52,8 @@ enum arch_tensor {
     ARCH_SHARED_DOWN,
     ARCH_DELTA_QKVZ, /* the packed matrices of a gated delta net */
     ARCH_DELTA_BA,
-    ARCH_CONV_IN,        /* the first matrix of a short convolution; the last is ARCH_DELTA_OUT */
+    ARCH_CONV_IN,        /* the first matrix of a short convolution or a state space; the last is
+                            ARCH_DELTA_OUT */
     ARCH_SHARED_GATE_UP, /* gate and up of the shared expert as one matrix */
     ARCH_PER_LAYER_GATE, /* the two matrices between the stream and a layer's own input */
     ARCH_PER_LAYER_OUT,
@@ -62,7 +63,8 @@ enum arch_tensor {
     ARCH_DELTA_CONV,    /* [channels, 1, taps]: the convolution of q, k and v, or of a short convolution */
     ARCH_DELTA_DECAY,   /* A_log, which has no suffix */
     ARCH_DELTA_DT_BIAS, /* dt_bias, which has no suffix */
-    ARCH_DELTA_NORM,    /* the norm of each head's output */
+    ARCH_DELTA_NORM,    /* the norm of each head's output, or of a state space's */
+    ARCH_DELTA_SKIP,    /* D of a state space, which has no suffix */
     ARCH_SINKS,         /* one score of each head in attention's softmax, without a suffix */
     ARCH_LAYER_SCALE,   /* the number that multiplies a layer's output, without a suffix */
     ARCH_ROUTER,
@@ -158,6 +160,7 @@ struct arch {
     bool attn_gate;    /* q's matrix has the gate of each head's output behind the head's rows */
     bool delta;        /* layer_types may name linear_attention: gated delta nets */
     bool delta_packed; /* … whose q, k, v and z are one matrix (model_config.delta_packed) */
+    bool scan;         /* … Mamba-2's state spaces, and num_local_experts may be 0: the shared expert alone */
     bool conv;         /* layer_types may name conv: short convolutions; the FFN's width is LFM2's */
     /* Defaults of latent attention's sizes (model_config.kv_latent); kv 0: there is none. `pairs_given`:
      * rope_interleave says whether rotated pairs are neighbours. */

@@ -28,6 +28,12 @@
     [ARCH_DELTA_DT_BIAS] = {LAYER "linear_attn.dt_bias", NULL},                                              \
     [ARCH_DELTA_NORM] = {LAYER "linear_attn.norm", NULL}
 
+#define MAMBA_NAMES                                                                                          \
+    [ARCH_CONV_IN] = {LAYER "mamba.in_proj", NULL}, [ARCH_DELTA_OUT] = {LAYER "mamba.out_proj", NULL},       \
+    [ARCH_DELTA_CONV] = {LAYER "mamba.conv1d", NULL}, [ARCH_DELTA_DECAY] = {LAYER "mamba.A_log", NULL},      \
+    [ARCH_DELTA_DT_BIAS] = {LAYER "mamba.dt_bias", NULL}, [ARCH_DELTA_SKIP] = {LAYER "mamba.D", NULL},       \
+    [ARCH_DELTA_NORM] = {LAYER "mamba.norm", NULL}
+
 #define DELTA_PACKED_NAMES                                                                                   \
     [ARCH_DELTA_QKVZ] = {LAYER "linear_attn.in_proj_qkvz", NULL}, [ARCH_DELTA_BA] = {                        \
                                                                       LAYER "linear_attn.in_proj_ba", NULL}
@@ -66,6 +72,11 @@
     [ARCH_ROUTER] = {LAYER "block_sparse_moe.router.layer", "blk.%u.ffn_gate_inp"},                          \
     [ARCH_EXPERTS_GATE_UP] = {LAYER "block_sparse_moe.input_linear.weight", NULL},                           \
     [ARCH_EXPERTS_DOWN] = {LAYER "block_sparse_moe.output_linear.weight", NULL}
+
+#define GRANITE_SHARED_NAMES                                                                                 \
+    [ARCH_SHARED_GATE_UP] = {LAYER "shared_mlp.input_linear", NULL}, [ARCH_SHARED_DOWN] = {                  \
+                                                                         LAYER "shared_mlp.output_linear",   \
+                                                                         NULL}
 
 #define GRANITE_MIXTURE                                                                                      \
     .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008, .vocab = 32000, .max_positions = 2048,          \

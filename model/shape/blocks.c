@@ -54,19 +54,21 @@ static uint32_t ffn_targets(const struct model_config *config)
 static uint32_t delta_targets(const struct model_config *config)
 {
     return LORA_DELTA_OUT |
-           (config->delta_packed ? LORA_DELTA_QKVZ | LORA_DELTA_BA
-                                 : LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A);
+           (config->delta_scan     ? LORA_CONV_IN
+            : config->delta_packed ? LORA_DELTA_QKVZ | LORA_DELTA_BA
+                                   : LORA_DELTA_QKV | LORA_DELTA_Z | LORA_DELTA_B | LORA_DELTA_A);
 }
 
 uint32_t model_layer_targets(const struct model_config *config, uint32_t layer)
 {
-    bool has_shared = config->shared_ffn > 0 && model_layer_is_sparse(config, layer);
+    bool alone = model_shared_alone(config);
+    bool has_shared = alone || (config->shared_ffn > 0 && model_layer_is_sparse(config, layer));
     uint32_t gate_up = config->shared_packed ? LORA_SHARED_GATE_UP : LORA_SHARED_GATE | LORA_SHARED_UP;
     uint32_t shared = has_shared ? gate_up | LORA_SHARED_DOWN : 0;
     uint32_t own = config->per_layer > 0 ? LORA_PER_LAYER_GATE | LORA_PER_LAYER_OUT : 0;
     if (model_layer_is_conv(config, layer))
         return ffn_targets(config) | LORA_CONV_IN | LORA_DELTA_OUT;
-    return ffn_targets(config) | shared | own |
+    return (alone ? 0 : ffn_targets(config)) | shared | own |
            (model_layer_is_delta(config, layer) ? delta_targets(config) : attention_targets(config, layer));
 }
 
@@ -176,7 +178,7 @@ static void target_shape(const struct model_config *c, uint32_t layer, uint32_t 
         *rows = 2 * model_delta_keys(c) + model_delta_values(c);
         break;
     case LORA_CONV_IN:
-        *rows = 3 * c->hidden;
+        *rows = c->delta_scan ? model_scan_width(c) : 3 * c->hidden;
         break;
     case LORA_DELTA_QKVZ:
         *rows = 2 * model_delta_keys(c) + 2 * model_delta_values(c);
@@ -283,14 +285,20 @@ static uint64_t norms_of_half(const struct model_config *c)
 
 enum { LORA_FFN = LORA_ALL & ~(LORA_ATTENTION | LORA_SHARED | LORA_PER_LAYER) };
 
-/* Adds what a gated delta net has beside its matrices. A token's state takes 7 FLOPs a value: decay, the
- * prediction of v, the correction and the output. */
+/* Adds what a gated delta net or a state space has beside its matrices. A token's state takes 7 FLOPs a
+ * value, or 5: decay, the prediction of v, the correction and the output. */
 static void delta_costs(const struct model_config *c, struct block_part *p)
 {
     uint64_t k = model_delta_keys(c), v = model_delta_values(c), channels = 2 * k + v;
     double state = (double)v * c->delta_key_dim;
+    p->flops_per_token =
+        2.0 * (double)(p->matrix_params + channels * MODEL_DELTA_TAPS) + (c->delta_scan ? 5 : 7) * state;
+    if (c->delta_scan) {
+        p->params += channels * (MODEL_DELTA_TAPS + 1) + 3ull * c->delta_value_heads + v;
+        p->saved_per_token = c->hidden + model_scan_width(c) + v;
+        return;
+    }
     p->params += channels * MODEL_DELTA_TAPS + 2ull * c->delta_value_heads + c->delta_value_dim;
-    p->flops_per_token = 2.0 * (double)(p->matrix_params + channels * MODEL_DELTA_TAPS) + 7 * state;
     p->saved_per_token = c->hidden + channels + 3 * v + 2ull * c->delta_value_heads;
 }
 
@@ -344,7 +352,7 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.copies = c->experts;
         p.active = c->experts_active;
     }
-    part_params(c, o, layer, LORA_FFN | (expert ? 0 : LORA_PER_LAYER), (uint32_t)f, &p);
+    part_params(c, o, layer, LORA_FFN | (expert ? 0 : LORA_PER_LAYER | LORA_SHARED), (uint32_t)f, &p);
     p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h) + (own > 0 ? h : 0);
     if (expert ? c->expert_bias : c->mlp_bias)
         p.params += 2 * f + h;
@@ -560,10 +568,15 @@ static void walk_conv(struct walk *w, uint32_t channels, uint32_t taps)
 static void walk_delta(struct walk *w)
 {
     const struct model_config *c = w->config;
-    walk_conv(w, 2 * model_delta_keys(c) + model_delta_values(c), MODEL_DELTA_TAPS);
+    uint32_t values = model_delta_values(c), channels = 2 * model_delta_keys(c) + values;
+    walk_conv(w, channels, MODEL_DELTA_TAPS);
+    if (c->delta_scan) {
+        walk_named(w, ARCH_DELTA_CONV, 0, ".bias", channels, 0);
+        walk_named(w, ARCH_DELTA_SKIP, 0, "", c->delta_value_heads, 0);
+    }
     walk_named(w, ARCH_DELTA_DECAY, 0, "", c->delta_value_heads, 0);
     walk_named(w, ARCH_DELTA_DT_BIAS, 0, "", c->delta_value_heads, 0);
-    walk_norm(w, ARCH_DELTA_NORM, c->delta_value_dim);
+    walk_norm(w, ARCH_DELTA_NORM, c->delta_scan ? values : c->delta_value_dim);
 }
 
 static void walk_layer(struct walk *w)
@@ -596,7 +609,7 @@ static void walk_layer(struct walk *w)
     if (model_layer_is_sparse(c, w->block - 1))
         walk_experts(w);
     else
-        walk_matrices(w, LORA_FFN, model_layer_ffn(c, w->block - 1));
+        walk_matrices(w, LORA_FFN | LORA_SHARED, model_layer_ffn(c, w->block - 1));
     if (c->post_norms)
         walk_norm(w, ARCH_NORM_FFN_POST, c->hidden);
     if (c->per_layer > 0) {

@@ -37,7 +37,8 @@ enum lora_target {
     LORA_SHARED_DOWN = 1 << 16,
     LORA_DELTA_QKVZ = 1 << 17, /* in_proj_qkvz and in_proj_ba of a packed gated delta net */
     LORA_DELTA_BA = 1 << 18,
-    LORA_CONV_IN = 1 << 19,        /* in_proj of a short convolution, whose out_proj is LORA_DELTA_OUT */
+    /* in_proj of a short convolution or a state space, whose out_proj is LORA_DELTA_OUT */
+    LORA_CONV_IN = 1 << 19,
     LORA_SHARED_GATE_UP = 1 << 20, /* the shared expert's gate and up as one matrix (Granite) */
     LORA_PER_LAYER_GATE = 1 << 21, /* per_layer_input_gate and per_layer_projection of a layer, and */
     LORA_PER_LAYER_OUT = 1 << 22,
@@ -119,8 +120,8 @@ struct block_part {
                               * are ignored */
     double lora_flops_per_token; /* 2 * lora_params, on top of flops_per_token */
     /* Values kept for backward per token that passes, without recomputation. This is an estimate (PLANNER.md,
-     * Memory) for devices that were not measured: attention h + 2q + 2kv (gated delta net h + its
-     * first product + 2v), FFN h + 3f, router h + experts,
+     * Memory) for devices that were not measured: attention h + 2q + 2kv (gated delta net or state space h
+     * + its first product + 2v), FFN h + 3f, router h + experts,
      * expert h + 3f, head h. */
     uint64_t saved_per_token;
 };

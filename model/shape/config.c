@@ -225,6 +225,20 @@ static void set_latent(json_t *out, const struct model_config *c)
     json_object_set_new(out, "rope_interleave", json_boolean(c->rope_adjacent));
 }
 
+static void set_scan(json_t *out, const struct model_config *c)
+{
+    json_object_set_new(out, "mamba_n_groups", json_integer(c->delta_key_heads));
+    json_object_set_new(out, "mamba_n_heads", json_integer(c->delta_value_heads));
+    json_object_set_new(out, "mamba_d_state", json_integer(c->delta_key_dim));
+    json_object_set_new(out, "mamba_d_head", json_integer(c->delta_value_dim));
+    json_object_set_new(out, "mamba_d_conv", json_integer(MODEL_DELTA_TAPS));
+    json_object_set_new(out, "mamba_expand", json_integer(model_delta_values(c) / c->hidden));
+    json_object_set_new(out, "position_embedding_type",
+                        model_layer_rotates(c, 0) ? json_string("rope") : json_null());
+    json_object_set_new(out, "num_local_experts", json_integer(c->experts));
+    json_object_set_new(out, "shared_intermediate_size", json_integer(c->shared_ffn));
+}
+
 static void set_delta(json_t *out, const struct model_config *c)
 {
     json_t *types = json_array();
@@ -232,6 +246,10 @@ static void set_delta(json_t *out, const struct model_config *c)
         json_array_append_new(
             types, json_string(model_layer_is_delta(c, i) ? "linear_attention" : "full_attention"));
     json_object_set_new(out, "layer_types", types);
+    if (c->delta_scan) {
+        set_scan(out, c);
+        return;
+    }
     json_object_set_new(out, "linear_conv_kernel_dim", json_integer(MODEL_DELTA_TAPS));
     json_object_set_new(out, "linear_num_key_heads", json_integer(c->delta_key_heads));
     json_object_set_new(out, "linear_num_value_heads", json_integer(c->delta_value_heads));

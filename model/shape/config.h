@@ -46,6 +46,7 @@ enum model_arch {
     MODEL_GPT_OSS,
     MODEL_GRANITE_MOE,
     MODEL_GRANITE_SHARED,
+    MODEL_GRANITE_HYBRID,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
     MODEL_PHI3,
@@ -186,6 +187,9 @@ struct model_config {
     /* q, k, v and z are one matrix, and what sets rate and decay is another: each head of q and k has its
      * rows of all of them together (Qwen3-Next) */
     bool delta_packed;
+    /* In their place Mamba-2's state space (Dao and Gu 2024, Transformers are SSMs): its groups, which share
+     * B and C, are heads of k and q, its heads those of v, and its state's width is delta_key_dim */
+    bool delta_scan;
     /* Layers with a gated short convolution in the place of attention (LFM2). */
     uint8_t conv_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i is such a layer */
     uint32_t conv_taps;                       /* tokens that the convolution reads */
@@ -200,13 +204,14 @@ struct model_config {
     uint32_t experts_active; /* experts chosen for a token */
     uint32_t expert_ffn;     /* width of one expert */
     bool experts_beside; /* experts stand beside the dense FFN, and both have norms of their own (Gemma 4) */
-    uint32_t shared_ffn; /* width of the shared expert beside the chosen ones; 0: none */
-    bool shared_packed;  /* its gate and up are one matrix */
-    bool shared_scored;  /* a logistic score of the token weighs the shared expert */
-    bool router_sigmoid; /* the router's scores become logistic values; if false, their softmax */
-    bool router_biased;  /* a vector that is not trained is added to them for the choice alone */
-    bool expert_bias;    /* biases on the router and on the experts' matrices */
-    double router_scale; /* factor of the chosen experts' weights; 0 stands for 1 */
+    /* width of the shared expert beside the chosen ones; 0: none. In a model without experts it is the FFN */
+    uint32_t shared_ffn;
+    bool shared_packed;      /* its gate and up are one matrix */
+    bool shared_scored;      /* a logistic score of the token weighs the shared expert */
+    bool router_sigmoid;     /* the router's scores become logistic values; if false, their softmax */
+    bool router_biased;      /* a vector that is not trained is added to them for the choice alone */
+    bool expert_bias;        /* biases on the router and on the experts' matrices */
+    double router_scale;     /* factor of the chosen experts' weights; 0 stands for 1 */
     bool router_renormalise; /* the weights of a token's chosen experts are divided by their sum */
     double router_aux_coef;  /* coefficient of the load-balancing loss */
     uint8_t dense_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i of a mixture model is dense */
@@ -251,10 +256,16 @@ void model_layer_mark(uint8_t *mask, uint32_t layer);
 /* Returns true when layer 'layer' (from 0) has experts in place of a dense FFN. */
 bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
 
-/* Returns true when layer 'layer' (from 0) has a gated delta net in the place of attention. */
+/* Returns true when layer 'layer' (from 0) has a gated delta net, or a state space, in the place of
+ * attention. */
 bool model_layer_is_delta(const struct model_config *config, uint32_t layer);
 /* Returns true when layer 'layer' (from 0) has a gated short convolution in the place of attention. */
 bool model_layer_is_conv(const struct model_config *config, uint32_t layer);
+/* Returns true when the FFN of every layer is the shared expert alone. */
+static inline bool model_shared_alone(const struct model_config *config)
+{
+    return config->experts == 0 && config->shared_ffn > 0;
+}
 /* Return the widths of all q (or all k) and of all v of a gated delta net. */
 static inline uint32_t model_delta_keys(const struct model_config *config)
 {
@@ -263,6 +274,11 @@ static inline uint32_t model_delta_keys(const struct model_config *config)
 static inline uint32_t model_delta_values(const struct model_config *config)
 {
     return config->delta_value_heads * config->delta_value_dim;
+}
+/* Returns the width of a state space's first product: z, x, B, C, and what dt is made of. */
+static inline uint32_t model_scan_width(const struct model_config *config)
+{
+    return 2 * model_delta_values(config) + 2 * model_delta_keys(config) + config->delta_value_heads;
 }
 
 /* These functions return what differs from layer to layer; 'layer' counts from 0. */

@@ -1,6 +1,8 @@
-/* Which layers of a model have gated delta nets or short convolutions, and the sizes of these. */
+/* Which layers of a model have gated delta nets, state spaces or short convolutions, and the sizes of these.
+ */
 #include "model/shape/config_delta.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "model/shape/config_experts.h"
@@ -13,12 +15,14 @@ enum {
 };
 
 /* Reads which layers have a gated delta net: those of layer_types, or all but each
- * full_attention_interval-th. */
+ * full_attention_interval-th. Without layer_types all layers of Mamba-2 are state spaces. transformers knows
+ * two older names of the types. */
 static int parse_delta_layers(struct json_reader *r, struct model_config *c)
 {
     const json_t *types = NULL;
     uint32_t period = 4;
-    jr_u32(r, "full_attention_interval", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+    if (!c->delta_scan)
+        jr_u32(r, "full_attention_interval", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
     jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types);
     if (r->failed)
         return -1;
@@ -27,10 +31,11 @@ static int parse_delta_layers(struct json_reader *r, struct model_config *c)
                        c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        bool linear = types ? type && strcmp(type, "linear_attention") == 0 : (i + 1) % period != 0;
+        bool linear = types ? type && (strcmp(type, "linear_attention") == 0 || strcmp(type, "mamba") == 0)
+                            : c->delta_scan || (i + 1) % period != 0;
         if (linear)
             model_layer_mark(c->delta_layer, i);
-        else if (types && (!type || strcmp(type, "full_attention") != 0))
+        else if (types && (!type || (strcmp(type, "full_attention") != 0 && strcmp(type, "attention") != 0)))
             return err_set(
                 r->err, ERR_UNSUPPORTED,
                 "layer_types[%u]: only linear_attention and full_attention are known in a model of "
@@ -63,6 +68,68 @@ int config_delta_parse(struct json_reader *r, struct model_config *c)
         c->delta_value_heads * c->delta_value_dim > WIDTH_MAX)
         return jr_fail(r, "linear_num_value_heads", "the heads of a gated delta net are wider than %d",
                        WIDTH_MAX);
+    return 0;
+}
+
+/* Refuses limits of dt, to which transformers holds it in training, but not token by token. */
+static int limits_check(struct json_reader *r)
+{
+    const json_t *given = json_object_get(r->object, "time_step_limit");
+    const json_t *high = json_array_get(given, 1);
+    const char *endless = json_string_value(json_object_get(high, "__float__"));
+    bool any = (endless && strcmp(endless, "Infinity") == 0) || isinf(json_number_value(high));
+    if (!given || (json_number_value(json_array_get(given, 0)) == 0 && any))
+        return 0;
+    return err_set(r->err, ERR_UNSUPPORTED,
+                   "time_step_limit: not supported; it must be absent, or from 0 to infinity");
+}
+
+int config_scan_parse(struct json_reader *r, struct model_config *c)
+{
+    static const char *const flags[] = {"mamba_proj_bias", "mamba_conv_bias"};
+    const json_t *head = json_object_get(r->object, "mamba_d_head");
+    const char *rotation = NULL;
+    uint32_t taps = MODEL_DELTA_TAPS, expand = 2;
+    c->delta_scan = true;
+    c->delta_key_heads = 1;
+    c->delta_value_heads = 128;
+    c->delta_key_dim = 256;
+    jr_u32(r, "mamba_d_conv", JR_OPTIONAL, 1, 64, &taps);
+    jr_u32(r, "mamba_expand", JR_OPTIONAL, 1, 64, &expand);
+    jr_u32(r, "mamba_n_groups", JR_OPTIONAL, 1, HEADS_MAX, &c->delta_key_heads);
+    jr_u32(r, "mamba_n_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->delta_value_heads);
+    jr_u32(r, "mamba_d_state", JR_OPTIONAL, 1, WIDTH_MAX, &c->delta_key_dim);
+    c->delta_value_dim = expand * c->hidden / c->delta_value_heads;
+    if (!json_is_string(head) || strcmp(json_string_value(head), "auto") != 0)
+        jr_u32(r, "mamba_d_head", JR_OPTIONAL, 1, WIDTH_MAX, &c->delta_value_dim);
+    jr_str(r, "position_embedding_type", JR_OPTIONAL, 0, 64, &rotation);
+    for (uint32_t i = 0; i < c->layers && !(rotation && strcmp(rotation, "rope") == 0); i++)
+        model_layer_mark(c->no_rope_layer, i);
+    for (uint32_t i = 0; i < 2; i++) {
+        bool value = i == 1;
+        if (jr_bool(r, flags[i], JR_OPTIONAL, &value) > 0 && value != (i == 1))
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be %s", flags[i],
+                           i == 1 ? "true" : "false");
+    }
+    if (r->failed || limits_check(r) < 0 || parse_delta_layers(r, c) < 0)
+        return -1;
+    if (taps != MODEL_DELTA_TAPS)
+        return config_refuse_value(r, "mamba_d_conv", taps, MODEL_DELTA_TAPS);
+    if (c->delta_key_heads != 1) /* each group has a norm of its own */
+        return config_refuse_value(r, "mamba_n_groups", c->delta_key_heads, 1);
+    if ((uint64_t)c->delta_value_heads * c->delta_value_dim != (uint64_t)expand * c->hidden)
+        return jr_fail(r, "mamba_n_heads", "%u heads of %u are not mamba_expand, %u, times hidden_size, %u",
+                       c->delta_value_heads, c->delta_value_dim, expand, c->hidden);
+    bool any = false; /* Granite 4's models without them have these keys, too */
+    for (uint32_t i = 0; i < c->layers; i++)
+        any = any || model_layer_is_delta(c, i);
+    if (any && (c->delta_key_dim > DELTA_DIM_MAX || c->delta_value_dim > DELTA_DIM_MAX))
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: %u is not supported; at most %d is",
+                       c->delta_key_dim > DELTA_DIM_MAX ? "mamba_d_state" : "mamba_d_head",
+                       c->delta_key_dim > DELTA_DIM_MAX ? c->delta_key_dim : c->delta_value_dim,
+                       DELTA_DIM_MAX);
+    if (expand * (uint64_t)c->hidden > WIDTH_MAX)
+        return jr_fail(r, "mamba_expand", "makes a state space wider than %d", WIDTH_MAX);
     return 0;
 }
 

@@ -148,7 +148,12 @@ int config_experts_parse(struct json_reader *r, struct model_config *c)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: true is not supported where %s is not 0", a->beside_key,
                        c->per_layer > 0 ? "hidden_size_per_layer_input" : "num_kv_shared_layers");
     uint32_t local = 0, total = 0;
-    int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &local);
+    int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, a->scan ? 0 : 1, MODEL_EXPERTS_MAX, &local);
+    if (has_local > 0 && local == 0) { /* the shared expert alone */
+        int status = parse_shared(r, c);
+        c->ffn = c->shared_ffn;
+        return status;
+    }
     int has_total = jr_u32(r, arch_experts_key(a), JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &total);
     jr_u32(r, a->active_key ? a->active_key : "num_experts_per_tok", JR_REQUIRED, 1, MODEL_EXPERTS_MAX,
            &c->experts_active);

@@ -20,7 +20,8 @@
 #define PHI3 SET_OF(MODEL_PHI3)
 #define SMOLLM3 SET_OF(MODEL_SMOLLM3)
 #define GEMMA1 SET_OF(MODEL_GEMMA)
-#define GRANITE_SHARED SET_OF(MODEL_GRANITE_SHARED)
+#define GRANITE_HYBRID SET_OF(MODEL_GRANITE_HYBRID)
+#define GRANITE_SHARED (SET_OF(MODEL_GRANITE_SHARED) | GRANITE_HYBRID)
 #define GRANITE_MOE (SET_OF(MODEL_GRANITE_MOE) | GRANITE_SHARED)
 #define GRANITE (SET_OF(MODEL_GRANITE) | GRANITE_MOE)
 #define OLMO2 SET_OF(MODEL_OLMO2)
@@ -102,15 +103,23 @@ static const struct key {
     {"kv_lora_rank", WHOLE, LATENT, 0},
     {"layer_types", TEXTS,
      QWEN2 | QWEN3 | GEMMA | GEMMA4 | SMOLLM3 | OLMO3 | MINISTRAL | CWM | LFM2 | QWEN2_5_VL | QWEN3_5 |
-         QWEN2_MOE | DOTS1 | GPT_OSS,
+         QWEN2_MOE | DOTS1 | GPT_OSS | GRANITE_HYBRID,
      QWEN2 | QWEN3 | GEMMA | GEMMA4 | SMOLLM3 | OLMO3 | MINISTRAL | CWM | LFM2 | QWEN2_5_VL | QWEN3_5 |
-         QWEN2_MOE | DOTS1 | GPT_OSS},
+         QWEN2_MOE | DOTS1 | GPT_OSS | GRANITE_HYBRID},
     {"linear_conv_kernel_dim", WHOLE, QWEN3_5, 0},
     {"linear_key_head_dim", WHOLE, QWEN3_5, 0},
     {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
     {"linear_num_value_heads", WHOLE, QWEN3_5, 0},
     {"linear_value_head_dim", WHOLE, QWEN3_5, 0},
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
+    {"mamba_conv_bias", TRUTH, GRANITE_HYBRID, 0},
+    {"mamba_d_conv", WHOLE, GRANITE_HYBRID, 0},
+    {"mamba_d_head", WHOLE | TEXT, GRANITE_HYBRID, 0},
+    {"mamba_d_state", WHOLE, GRANITE_HYBRID, 0},
+    {"mamba_expand", WHOLE, GRANITE_HYBRID, 0},
+    {"mamba_n_groups", WHOLE, GRANITE_HYBRID, 0},
+    {"mamba_n_heads", WHOLE, GRANITE_HYBRID, 0},
+    {"mamba_proj_bias", TRUTH, GRANITE_HYBRID, 0},
     {"max_position_embeddings", WHOLE, EVERY, 0},
     {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL | QWEN2_MOE | DOTS1, QWEN2_5_VL | DOTS1},
     {"mlp_bias", TRUTH, LLAMA | DEEPSEEK2 | SMOLLM3 | SET_OF(MODEL_GRANITE) | HELIUM | SEED | INTERNLM3 | CWM,
@@ -155,6 +164,7 @@ static const struct key {
      ERNIE_MOE},
     {"pad_token_id", WHOLE, EVERY, EVERY},
     {"per_layer_config", OBJECT, GEMMA4, GEMMA4},
+    {"position_embedding_type", TEXT, GRANITE_HYBRID, GRANITE_HYBRID},
     {"pretraining_tp", WHOLE, LLAMA | SEED | CWM | GLM4_LITE | DEEPSEEK3, LLAMA | DEEPSEEK3},
     {"q_lora_rank", WHOLE, LATENT, LATENT},
     {"qk_nope_head_dim", WHOLE, LATENT, 0},

@@ -447,8 +447,10 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     if (!window_by_rule(r, c))
         window = 0;
     const struct arch *a = arch_of(c->arch);
-    if (a->delta || a->conv)
-        return a->delta ? config_delta_parse(r, c) : config_conv_parse(r, c);
+    if (a->delta || a->scan || a->conv)
+        return a->delta  ? config_delta_parse(r, c)
+               : a->scan ? config_scan_parse(r, c)
+                         : config_conv_parse(r, c);
     bool listed =
         /* Classes with the earlier rules check layer_types but do not follow it. */
         a->windows >= ARCH_WINDOW_FROM;

@@ -277,8 +277,9 @@ static void layer_steps(struct maker *maker, bool sparse)
         }
         return;
     }
-    if (model_layer_is_delta(maker->tensors.config, maker->tensors.layer))
-        delta_steps(maker);
+    const struct model_config *c = maker->tensors.config;
+    if (model_layer_is_delta(c, maker->tensors.layer))
+        c->delta_scan ? scan_steps(maker) : delta_steps(maker);
     else if (model_layer_is_conv(maker->tensors.config, maker->tensors.layer))
         conv_steps(maker);
     else if (maker->tensors.config->kv_latent > 0)
@@ -291,7 +292,7 @@ static void layer_steps(struct maker *maker, bool sparse)
     if (sparse)
         maker->tensors.config->experts_beside ? beside_steps(maker) : sparse_steps(maker);
     else
-        dense_steps(maker);
+        model_shared_alone(c) ? shared_steps(maker) : dense_steps(maker);
     if (maker->tensors.config->per_layer > 0)
         per_layer_steps(maker);
     if (maker->tensors.config->layer_scaled)

@@ -104,9 +104,11 @@ enum tensor_role {
     TENSOR_BIAS,           /* the bias beside the matrix of `target` */
     TENSOR_ROUTER,
     TENSOR_DELTA_CONV,    /* [channels, taps]: the convolution of a layer, always in fp32 */
+    TENSOR_DELTA_BIAS,    /* the convolution's bias */
     TENSOR_DELTA_DECAY,   /* the logarithm of each head's rate of decay */
     TENSOR_DELTA_DT_BIAS, /* added to what the decay is made from */
-    TENSOR_DELTA_NORM,    /* the norm of each head's output */
+    TENSOR_DELTA_NORM,    /* the norm of each head's output, or of a state space's */
+    TENSOR_DELTA_SKIP,    /* the factors of a state space's inputs in its outputs */
     TENSOR_SINKS,         /* the score of each head that has no value */
     TENSOR_LAYER_SCALE,   /* the number that multiplies the layer's output; never trained */
     TENSOR_ROUTER_BIAS,   /* added to probabilities for the choice of experts; never trained */
@@ -173,9 +175,11 @@ enum layer_value {
     VALUE_ERROR,       /* what a gated delta net's state does not predict of v */
     VALUE_ATT,
     VALUE_LSE,      /* logarithms of the softmax's sums, one per head */
-    VALUE_ATT_NORM, /* a gated delta net's output, each head normed */
-    VALUE_GATED,    /* attention's output times its gate, or without the zeros that v was widened by */
-    VALUE_ATT_OUT,  /* attention's output, where it is normed or scaled before it is added */
+    VALUE_ATT_NORM, /* a gated delta net's output, each head normed; a state space's times its gate */
+    /* attention's output times its gate, or without the zeros that v was widened by; a state space's, normed
+     */
+    VALUE_GATED,
+    VALUE_ATT_OUT, /* attention's output, where it is normed or scaled before it is added */
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
@@ -233,9 +237,10 @@ enum layer_step_kind {
                  * or heads without the zeros behind them */
     STEP_LEND,  /* keeps k and v of in (= out) for later layers */
     STEP_PAIR,  /* out = in, and the layer's own input beside it */
-    STEP_CONV,  /* out = the causal convolution of in's first columns, in a gated delta net its silu */
-    STEP_DELTA, /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR */
-    STEP_GATE,  /* out = in times the gates in VALUE_MIXED: their sigmoid, in a gated delta net their silu,
+    STEP_CONV,  /* out = the causal convolution of columns of in, but in a short convolution its silu */
+    STEP_DELTA, /* reads q, k and v (in) and VALUE_MIXED; writes VALUE_ATT (out) and VALUE_ERROR, which a
+                 * state space has not */
+    STEP_GATE,  /* out = in times the gates in VALUE_MIXED: their sigmoid, in those two their silu,
                  * in a short convolution the gates themselves */
     STEP_ADD,   /* out = add + factor * in */
     STEP_SCALE, /* out = in times the layer's number, in place */
@@ -268,8 +273,9 @@ struct layer_step {
      * STEP_ATTENTION, of the number of STEP_SCALE, or of the factors of STEP_WEIGH; norm_k: of k's norm; -1:
      * none */
     int32_t norm, norm_k;
-    int32_t conv, decay, dt_bias; /* the same of STEP_CONV's weights and of STEP_DELTA's vectors */
-    double factor;                /* of STEP_ADD */
+    /* the same of STEP_CONV's weights and bias, and of STEP_DELTA's vectors */
+    int32_t conv, conv_bias, decay, dt_bias, skip;
+    double factor; /* of STEP_ADD */
     /* The fields below, except `kept`, belong to linear steps alone. */
     bool experts; /* each expert has matrices of its own and multiplies the rows routed to it */
     uint32_t inputs, outputs, ranks; /* ranks: the sum of the members' ranks */
@@ -358,11 +364,11 @@ bool layer_gradient_is_stream(enum layer_value value);
 bool layer_gradient_in_place(enum layer_value value);
 enum layer_value layer_gradient_of(enum layer_value value);
 
-/* Returns the floats of workspace per token that backward of a gated delta net needs
- * (op_delta_backward.work). */
-static inline uint32_t layer_delta_scratch(uint32_t heads, uint32_t key_dim)
+/* Returns the floats of workspace per token that backward of a gated delta net or a state space needs
+ * (op_delta_backward.work, then rates and skips). */
+static inline uint32_t layer_delta_scratch(const struct model_config *c)
 {
-    return heads * (2 * key_dim + (key_dim + 31) / 32 + 1);
+    return c->delta_value_heads * (2 * c->delta_key_dim + (c->delta_key_dim + 31) / 32 + 1 + c->delta_scan);
 }
 
 /* Returns the value whose weights STEP_COMBINE reads. */

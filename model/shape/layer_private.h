@@ -46,10 +46,11 @@ void join_steps(struct maker *maker, const struct join *join);
 
 /* Adds the steps from q, k and v in `qkv` to VALUE_ATT. */
 void scores_steps(struct maker *maker, enum layer_value qkv);
-/* Add the first half of a layer: latent attention, and without attention a gated delta net, a short
- * convolution. */
+/* Add the first half of a layer: latent attention, and without attention a gated delta net, a state
+ * space, a short convolution. */
 void latent_steps(struct maker *maker);
 void delta_steps(struct maker *maker);
+void scan_steps(struct maker *maker);
 void conv_steps(struct maker *maker);
 
 #endif

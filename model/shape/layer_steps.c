@@ -1,5 +1,5 @@
-/* Adds steps to a layer's plan: one at a time, and those of latent attention, and of gated delta nets and
- * short convolutions, which some layers have in the place of attention. */
+/* Adds steps to a layer's plan: one at a time, and those of latent attention, and of gated delta nets, state
+ * spaces and short convolutions, which some layers have in the place of attention. */
 #include "model/shape/layer_private.h"
 
 struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum layer_value in,
@@ -13,8 +13,10 @@ struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum
                                 .norm = -1,
                                 .norm_k = -1,
                                 .conv = -1,
+                                .conv_bias = -1,
                                 .decay = -1,
-                                .dt_bias = -1};
+                                .dt_bias = -1,
+                                .skip = -1};
     return step;
 }
 
@@ -172,7 +174,7 @@ void delta_steps(struct maker *maker)
     step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
     width[VALUE_QKV] = width[VALUE_QKV_NORM] = 2 * keys + values;
     struct layer_step *step = step_add(maker, STEP_DELTA, VALUE_QKV_NORM, VALUE_ATT, VALUE_NONE);
-    step->scratch = 4ull * layer_delta_scratch(heads, c->delta_key_dim);
+    step->scratch = 4ull * layer_delta_scratch(c);
     step->decay = tensor_vector(&maker->tensors, TENSOR_DELTA_DECAY, 0, heads);
     step->dt_bias = tensor_vector(&maker->tensors, TENSOR_DELTA_DT_BIAS, 0, heads);
     step = step_add(maker, STEP_NORM, VALUE_ATT, VALUE_ATT_NORM, VALUE_NONE);
@@ -180,6 +182,41 @@ void delta_steps(struct maker *maker)
     step_add(maker, STEP_GATE, VALUE_ATT_NORM, VALUE_GATED, VALUE_NONE);
     width[VALUE_ERROR] = width[VALUE_ATT] = width[VALUE_ATT_NORM] = width[VALUE_GATED] = values;
     join_steps(maker, &(struct join){.in = VALUE_GATED,
+                                     .stream = VALUE_X,
+                                     .out = VALUE_MID,
+                                     .inputs = values,
+                                     .matrix = {LORA_DELTA_OUT, c->hidden}});
+}
+
+/* Adds the steps of Mamba-2's state space: one product makes the gate z, x, B, C and a number of each head
+ * that sets decay and rate; then convolution, the state space, gate and norm. */
+void scan_steps(struct maker *maker)
+{
+    const struct model_config *c = maker->tensors.config;
+    uint32_t *width = maker->plan->width, heads = c->delta_value_heads, values = model_delta_values(c);
+    const struct target_matrix matrix = {LORA_CONV_IN, model_scan_width(c)};
+    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    linear_step(maker, &(struct product_shape){.in = VALUE_NORM,
+                                               .out = VALUE_MIXED,
+                                               .add = VALUE_NONE,
+                                               .inputs = c->hidden,
+                                               .count = 1,
+                                               .matrices = &matrix});
+    width[VALUE_QKV] = values + 2 * model_delta_keys(c);
+    struct layer_step *step = step_add(maker, STEP_CONV, VALUE_MIXED, VALUE_QKV, VALUE_NONE);
+    step->conv = tensor_conv(&maker->tensors, width[VALUE_QKV], MODEL_DELTA_TAPS);
+    step->conv_bias = tensor_vector(&maker->tensors, TENSOR_DELTA_BIAS, 0, width[VALUE_QKV]);
+    step = step_add(maker, STEP_DELTA, VALUE_QKV, VALUE_ATT, VALUE_NONE);
+    step->scratch = 4ull * layer_delta_scratch(c);
+    step->decay = tensor_vector(&maker->tensors, TENSOR_DELTA_DECAY, 0, heads);
+    step->dt_bias = tensor_vector(&maker->tensors, TENSOR_DELTA_DT_BIAS, 0, heads);
+    step->skip = tensor_vector(&maker->tensors, TENSOR_DELTA_SKIP, 0, heads);
+    step_add(maker, STEP_GATE, VALUE_ATT, VALUE_ATT_NORM, VALUE_NONE);
+    step_add(maker, STEP_NORM, VALUE_ATT_NORM, VALUE_GATED, VALUE_NONE)->norm =
+        tensor_vector(&maker->tensors, TENSOR_DELTA_NORM, 0, values);
+    width[VALUE_ATT] = width[VALUE_ATT_NORM] = width[VALUE_GATED] = values;
+    join_steps(maker, &(struct join){.in = VALUE_GATED,
+                                     .raw = VALUE_ATT_OUT,
                                      .stream = VALUE_X,
                                      .out = VALUE_MID,
                                      .inputs = values,

@@ -456,6 +456,8 @@ static enum arch_tensor arch_tensor_of(const struct model_config *config, const 
         [TENSOR_SINKS] = ARCH_SINKS,
         [TENSOR_LAYER_SCALE] = ARCH_LAYER_SCALE,
         [TENSOR_DELTA_CONV] = ARCH_DELTA_CONV,
+        [TENSOR_DELTA_BIAS] = ARCH_DELTA_CONV,
+        [TENSOR_DELTA_SKIP] = ARCH_DELTA_SKIP,
         [TENSOR_DELTA_DECAY] = ARCH_DELTA_DECAY,
         [TENSOR_DELTA_DT_BIAS] = ARCH_DELTA_DT_BIAS,
         [TENSOR_DELTA_NORM] = ARCH_DELTA_NORM,
@@ -477,14 +479,15 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
     bool bare = tensor->role == TENSOR_DELTA_DECAY || tensor->role == TENSOR_DELTA_DT_BIAS ||
-                tensor->role == TENSOR_ROUTER_BIAS || tensor->role == TENSOR_SINKS ||
-                tensor->role == TENSOR_LAYER_SCALE || tensor->role == TENSOR_ROUTER_SCALE ||
-                tensor->role == TENSOR_EXPERT_SCALE;
+                tensor->role == TENSOR_DELTA_SKIP || tensor->role == TENSOR_ROUTER_BIAS ||
+                tensor->role == TENSOR_SINKS || tensor->role == TENSOR_LAYER_SCALE ||
+                tensor->role == TENSOR_ROUTER_SCALE || tensor->role == TENSOR_EXPERT_SCALE;
     bool embedding = tensor->target == LORA_EMBEDDING; /* peft keeps it as a parameter, not as a module */
+    bool bias = tensor->role == TENSOR_BIAS || tensor->role == TENSOR_DELTA_BIAS;
     const char *suffix = bare                                         ? ""
                          : embedding && tensor->role == TENSOR_LORA_A ? ".lora_embedding_A"
                          : embedding                                  ? ".lora_embedding_B"
-                         : tensor->role == TENSOR_BIAS                ? ".bias"
+                         : bias                                       ? ".bias"
                          : tensor->role == TENSOR_LORA_A              ? ".lora_A.weight"
                          : tensor->role == TENSOR_LORA_B              ? ".lora_B.weight"
                                                                       : ".weight";

@@ -9,6 +9,7 @@ const char *tensor_lacks(const struct problem *p)
     const struct workload *w = p->workload;
     const struct model_config *c = w->config;
     return c->experts > 0             ? "experts are not cut into matrices"
+           : model_shared_alone(c)    ? "gate and up of this model are one matrix"
            : c->delta_value_heads > 0 ? "the heads of gated delta nets are not cut"
            : c->kv_latent > 0         ? "latent attention is not cut"
            : c->conv_taps > 0         ? "short convolutions are not cut"

@@ -33,6 +33,8 @@ static void families_match_fp64_on_gpus(void **state)
                (struct train_options){.steps = 2, .micro_batch_rows = 2, .recompute = true});
     run_golden("qwen3_5-nested", "lora", "emulated", 1,
                (struct train_options){.steps = 2, .micro_batch_rows = 4});
+    run_golden("granitemoehybrid", "full", "emulated", 1,
+               (struct train_options){.steps = 2, .micro_batch_rows = 2});
     unsetenv("MOTLEY_EMULATED");
 }
 

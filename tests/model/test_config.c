@@ -559,6 +559,19 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "block_ffn_dim_multiplier: makes");
     refused_whole("{'model_type':'lfm2','num_hidden_layers':1,'layer_types':['linear_attention']}",
                   "layer_types[0]: only conv and full_attention are known");
+    refused_whole("{'model_type':'granitemoehybrid'}", "mamba_d_state: 256 is not supported; at most 128 is");
+    refused_whole("{'model_type':'granitemoehybrid','mamba_n_groups':2}",
+                  "mamba_n_groups: 2 is not supported; only 1 is");
+    refused_whole("{'model_type':'granitemoehybrid','mamba_d_conv':3}",
+                  "mamba_d_conv: 3 is not supported; only 4 is");
+    refused_whole("{'model_type':'granitemoehybrid','mamba_n_heads':64,'mamba_d_head':64}",
+                  "mamba_n_heads: 64 heads of 64 are not mamba_expand, 2, times hidden_size, 4096");
+    refused_whole("{'model_type':'granitemoehybrid','mamba_conv_bias':false}",
+                  "mamba_conv_bias: not supported");
+    refused_whole("{'model_type':'granitemoehybrid','mamba_proj_bias':true}",
+                  "mamba_proj_bias: not supported");
+    refused_whole("{'model_type':'granitemoehybrid','time_step_limit':[0.001,0.1]}",
+                  "time_step_limit: not supported");
     refused_whole(MIXTURE "'n_group':8,'topk_group':4}", "n_group: 8 is not supported; only 1 is");
     refused_whole(MIXTURE "'first_k_dense_replace':2}",
                   "first_k_dense_replace: leaves no layer with experts");

@@ -284,7 +284,7 @@ static void a_merged_model_has_the_tensors_of_its_base(void **state)
         tried++;
     }
     json_decref(cases);
-    assert_int_equal(tried, 19);
+    assert_int_equal(tried, 21);
 }
 
 /* Tests the result of full fine-tuning, whose tensors have the model's own names. A file of gradients stands
