@@ -457,6 +457,8 @@ static void load_steps(const struct store_sched_want *want, struct pg_step steps
     };
     const char *snapshot = store_queue_snapshot(want->queue);
     const char *linked = want->links ? store_links_snapshot(want->links) : NULL;
+    for (int i = 0; i < Q_COUNT; i++)
+        pg_params_init(&params[i]);
     sql_queue_whole(&params[Q_WHOLE], want->check && snapshot);
     if (snapshot)
         sql_queue_changes(&params[Q_CHANGES], snapshot);

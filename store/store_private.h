@@ -3,6 +3,8 @@
 #ifndef MOTLEY_STORE_STORE_PRIVATE_H
 #define MOTLEY_STORE_STORE_PRIVATE_H
 
+#include <assert.h>
+
 #include "common/pg.h"
 #include "store/principal.h"
 #include "store/states.h"
@@ -63,6 +65,7 @@ int store_one_touched(struct store *store, struct pg_params *params, const char 
 /* The step of a work that runs the statement for which a typed call has filled the parameters. */
 static inline struct pg_step store_step(const struct pg_params *params)
 {
+    assert(params->statement);
     return (struct pg_step){params->statement, params};
 }
 

@@ -15,6 +15,7 @@ import sys
 import circles
 import documents
 import recursion
+import sql
 import statements
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -374,8 +375,11 @@ def main():
     sources = [f for f in files if f.endswith(".c") and f.split("/")[0] in MAY_INCLUDE]
     for path, line, names in recursion.find(sources, circles.read):
         report(path, line, "recursion", f"{', '.join(names)}: no depth bounds it (tools/recursion.py)")
-    for path, line, name in statements.find([f for f in files if re.match(r"store/\w+\.sql$", f)]):
-        report(path, line, "visible", f"{name} does not ask who may see what it reads or changes (tools/statements.py)")
+    try:
+        for path, line, name in statements.find([f for f in files if re.match(r"store/\w+\.sql$", f)]):
+            report(path, line, "visible", f"{name} does not ask who may see what it reads or changes (tools/statements.py)")
+    except sql.Wrong as wrong:
+        report("store", 1, "sql", wrong)
     check_format(files, report)
     if "--full" in sys.argv[1:]:
         full_checks(files, report)

@@ -36,7 +36,11 @@ ASKED = {
 
 def find(paths):
     """Yields (path, line, name) of each such statement of some files of SQL."""
-    for piece, text, _ in sql.load(paths)[1]:
+    found = sql.load(paths)[1]
+    gone = ASKED.keys() - {piece.name for piece, _, _ in found}
+    if gone:
+        raise sql.Wrong(f"tools/statements.py names {', '.join(sorted(gone))}, and there is no such statement")
+    for piece, text, _ in found:
         room = re.sub(r"^store/|\.sql$", "", piece.place[0])
         if room not in LEADER and TABLES.search(text) and not QUESTION.search(text) and piece.name not in ASKED:
             yield *piece.place, piece.name

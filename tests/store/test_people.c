@@ -297,6 +297,7 @@ static void models_blobs_and_data_sets_come_back(void **state)
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(answer.err.text, "none"));
     AWAIT_OK(fixture, answer, store_model_remove(fixture->store, &fixture->user, "tiny", on_doc, &answer, E));
+    json_decref(answer.doc);
     AWAIT(fixture, answer, store_model_remove(fixture->store, &fixture->user, "tiny", on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     json_decref(config);
