@@ -365,9 +365,9 @@ made AS (
 SELECT count(pg_notify('motley_events', job::text))
 FROM made;
 
--- How far a run moves what was known of a device's speed: all the way if its steps agree, and not at all if they
--- differ from each other as much as from what was known (the positive part of Stein's estimate; James and Stein
--- 1961). One disturbance lasts many steps, so the mean of a run counts as no surer than one step.
+-- How far a run moves what was known of a device's speed: all the way if its steps agree, and not at all if their
+-- mean is as unsure as it is far from what was known (the positive part of Stein's estimate; James and Stein 1961).
+-- How unsure, batches of successive steps tell, each the square root of all: a disturbance lasts many steps.
 --# write decide_speeds(rows json)
 WITH priced AS (
     UPDATE runs r
@@ -381,18 +381,27 @@ known AS MATERIALIZED (
         coalesce(CASE WHEN s.at > p.measured_at THEN CASE WHEN s.run = c.run THEN s.before ELSE s.speed END END, 1)
             AS before,
         (
-            SELECT var_samp(ln(m.seconds / m.tokens))
+            SELECT var_samp(b.mean) / count(*)
             FROM (
-                SELECT (m.document ->> 'compute_s')::float8 AS seconds, (t.document ->> 'tokens')::float8 AS tokens
-                FROM runs r
-                JOIN assignments a ON a.run = r.id
-                JOIN metrics m ON m.job = r.job AND m.kind = 'ranks' AND m.rank = a.rank AND m.step > r.reported
-                JOIN metrics t ON t.job = r.job AND t.kind = 'step' AND t.step = m.step
-                WHERE r.id = c.run AND a.device = c.device
-                ORDER BY m.step DESC
-                LIMIT 64
-            ) m
-            WHERE m.seconds > 0 AND m.tokens > 0
+                SELECT avg(m.log_s) AS mean
+                FROM (
+                    SELECT ln(m.seconds / m.tokens) AS log_s,
+                        floor((row_number() OVER (ORDER BY m.step) - 1) / ceil(sqrt(count(*) OVER ()))) AS batch
+                    FROM (
+                        SELECT m.step, (m.document ->> 'compute_s')::float8 AS seconds,
+                            (t.document ->> 'tokens')::float8 AS tokens
+                        FROM runs r
+                        JOIN assignments a ON a.run = r.id
+                        JOIN metrics m ON m.job = r.job AND m.kind = 'ranks' AND m.rank = a.rank AND m.step > r.reported
+                        JOIN metrics t ON t.job = r.job AND t.kind = 'step' AND t.step = m.step
+                        WHERE r.id = c.run AND a.device = c.device
+                        ORDER BY m.step DESC
+                        LIMIT 64
+                    ) m
+                    WHERE m.seconds > 0 AND m.tokens > 0
+                ) m
+                GROUP BY m.batch
+            ) b
         ) AS noise
     FROM @records(device text, key text, speed double precision, run bigint)
     LEFT JOIN device_speeds s ON s.device = c.device AND s.key = c.key
