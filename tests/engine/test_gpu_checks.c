@@ -28,6 +28,8 @@ static void every_kernel_is_checked_in_training(void **state)
         golden_run(families[i], i % 3 == 0 ? "full" : "lora", i);
     for (uint32_t i = 0; i < 3; i++)
         golden_run(mixtures[i], "full_aux", i + 1);
+    for (uint32_t i = 0; i < 2; i++) /* latent attention, whose copies write between what others read */
+        golden_run("deepseek_v2", i == 0 ? "full" : "lora", i + 1);
 }
 
 int main(void)
