@@ -20,7 +20,7 @@
 
 enum device_kind_rule { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED, KIND_PACED };
 static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", "paced", NULL};
-static const char *const isas[] = {"native", "amx", "avx512", "avx2", "sse42", NULL};
+static const char *const isas[] = {"native", "amx", "avx512-bf16", "avx512", "avx2", "sse42", NULL};
 static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const warps[] = {"warp32", "warp64", NULL};
 const char *const agent_sandboxes[] = {"auto", "required", "off", NULL};

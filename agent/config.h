@@ -44,7 +44,7 @@ struct agent_pace {
 struct agent_device {
     char name[AGENT_NAME_SIZE + 32]; /* "left/cpu0" */
     char kind[16];                   /* "cpu", "cuda", "hip", "emulated", "paced" */
-    char isa[32];   /* as configured: native, amx, avx512, avx2, sse42; emulated: warp32, warp64 */
+    char isa[32]; /* as configured: native, amx, avx512-bf16, avx512, avx2, sse42; emulated: warp32, warp64 */
     char like[128]; /* name of a card, or of the card that an emulated one imitates; or "" */
     char arch[32];  /* architecture of a card; or "" */
     uint32_t index; /* number that the driver gives the card */

@@ -119,8 +119,8 @@ static void cpuinfo_value(const char *key, char *out, size_t size)
 
 int isa_rank(const char *isa)
 {
-    static const char *const order[] = {"generic", "sse42", "avx2", "avx512", "amx"};
-    for (int i = 0; i < 5; i++)
+    static const char *const order[] = {"generic", "sse42", "avx2", "avx512", "avx512-bf16", "amx"};
+    for (int i = 0; i < 6; i++)
         if (strcmp(order[i], isa) == 0)
             return i;
     return -1;
@@ -132,9 +132,9 @@ const char *isa_native(void)
     cpuinfo_value("flags", flags, sizeof(flags));
     if (has_flag(flags, "avx512f") && has_flag(flags, "avx512bw") && has_flag(flags, "avx512dq") &&
         has_flag(flags, "avx512vl")) {
-        return has_flag(flags, "amx_bf16") && has_flag(flags, "amx_tile") && has_flag(flags, "avx512_bf16")
-                   ? "amx"
-                   : "avx512";
+        if (!has_flag(flags, "avx512_bf16"))
+            return "avx512";
+        return has_flag(flags, "amx_bf16") && has_flag(flags, "amx_tile") ? "amx" : "avx512-bf16";
     }
     if (has_flag(flags, "avx2") && has_flag(flags, "fma"))
         return "avx2";

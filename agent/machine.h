@@ -13,7 +13,7 @@ cpu_count(void); /* CPUs that this process, or the Slurm allocation that it is i
  */
 uint64_t memory_total_bytes(void);
 
-/* Returns "amx", "avx512", "avx2", "sse42" or "generic": the best instruction set that this CPU has. */
+/* Returns "amx", "avx512-bf16", "avx512", "avx2", "sse42" or "generic": the best that this CPU has. */
 const char *isa_native(void);
 /* Returns the rank of an instruction set; one with a higher rank includes the lower ones. -1: unknown name.
  */

@@ -12,9 +12,9 @@ static const uint64_t CARD_HOST_BYTES = (uint64_t)16 << 30;
 
 static const char *core_type(const char *isa)
 {
-    return strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0 ? "SKYLAKEX"
-           : strcmp(isa, "avx2") == 0                            ? "HASWELL"
-           : strcmp(isa, "sse42") == 0                           ? "NEHALEM"
+    return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0 ? "SKYLAKEX"
+           : strcmp(isa, "avx2") == 0                                ? "HASWELL"
+           : strcmp(isa, "sse42") == 0                               ? "NEHALEM"
                                        : NULL; /* native: OpenBLAS detects the CPU by itself */
 }
 

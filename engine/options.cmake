@@ -8,7 +8,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROP
 include(CheckCCompilerFlag)
 check_c_compiler_flag(-mamx-bf16 HAS_mamx_bf16)
 if(HAS_mamx_bf16)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_amx.c PROPERTIES COMPILE_OPTIONS
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_bf16.c PROPERTIES COMPILE_OPTIONS
     "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mavx512bf16;-mamx-tile;-mamx-bf16")
 endif()
 # Unpacked weights are the same bits everywhere: no contraction.

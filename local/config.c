@@ -12,8 +12,8 @@
 
 static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", "paced", NULL};
-static const char *const device_isas[] = {"native", "amx",    "avx512", "avx2",
-                                          "sse42",  "warp32", "warp64", NULL};
+static const char *const device_isas[] = {"native", "amx",    "avx512-bf16", "avx512", "avx2",
+                                          "sse42",  "warp32", "warp64",      NULL};
 
 static bool is_loopback(const char *host)
 {

@@ -5,7 +5,7 @@
  * changes afterwards.
  */
 #include "engine/cpu/blas.h"
-#include "engine/cpu/kernels_amx.h"
+#include "engine/cpu/kernels_bf16.h"
 
 #include <cblas.h>
 #include <cpuid.h>
@@ -16,8 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const struct kernels *const all_kernels[] = {&kernels_amx, &kernels_avx512, &kernels_avx2,
-                                                    &kernels_sse42};
+static const struct kernels *const all_kernels[] = {&kernels_amx, &kernels_avx512_bf16, &kernels_avx512,
+                                                    &kernels_avx2, &kernels_sse42};
 
 /* Linux lets a process use the tile registers once it has asked, for all of its threads. */
 static bool amx_allowed(void)
@@ -26,16 +26,16 @@ static bool amx_allowed(void)
     enum { EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 }; /* of leaf 7 */
     const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
     unsigned a, b, c, d;
-    return gemm_bf16_amx && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
-           __builtin_cpu_supports("avx512bf16") &&
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
 static bool cpu_has(const char *isa)
 {
-    const bool amx = strcmp(isa, "amx") == 0;
-    if (amx || strcmp(isa, "avx512") == 0)
-        return (!amx || amx_allowed()) && __builtin_cpu_supports("avx512f") &&
+    const bool amx = strcmp(isa, "amx") == 0, bf16 = amx || strcmp(isa, "avx512-bf16") == 0;
+    if (bf16 || strcmp(isa, "avx512") == 0)
+        return (!bf16 || (gemm_bf16_amx && __builtin_cpu_supports("avx512bf16"))) &&
+               (!amx || amx_allowed()) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
     if (strcmp(isa, "avx2") == 0)
@@ -58,7 +58,8 @@ const struct kernels *isa_kernels(const char *isa, struct err *err)
             return all_kernels[i];
     }
     if (!known)
-        err_set(err, ERR_INVALID, "no instruction set '%s' (native, amx, avx512, avx2, sse42)", isa);
+        err_set(err, ERR_INVALID, "no instruction set '%s' (native, amx, avx512-bf16, avx512, avx2, sse42)",
+                isa);
     else
         err_set(err, ERR_UNSUPPORTED, "this CPU does not have the instruction set '%s'", isa);
     return NULL;
@@ -87,7 +88,7 @@ static void gemm(const struct gemm_f32 *g)
 
 static const char *core_type(const char *isa)
 {
-    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0)
+    if (strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0)
         return "SkylakeX";
     return strcmp(isa, "avx2") == 0 ? "Haswell" : "Nehalem";
 }

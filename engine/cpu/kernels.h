@@ -216,6 +216,6 @@ struct kernels {
     void (*delta_reread)(const struct delta_token *t, float *state, const float *dv, float *dq, float *dk);
 };
 
-extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512, kernels_amx;
+extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512, kernels_avx512_bf16, kernels_amx;
 
 #endif

@@ -1,5 +1,5 @@
-/* Row kernels for AVX-512, and for AMX, which differ in products of bf16 alone. This file is compiled with
- * the flags of AVX-512 (engine/options.cmake) and called only where the CPU supports it.
+/* Row kernels for AVX-512, AVX512-BF16 and AMX, which differ in products of bf16 alone. This file is compiled
+ * with the flags of AVX-512 (engine/options.cmake) and called only where the CPU supports it.
  */
 #include <immintrin.h>
 
@@ -17,7 +17,7 @@ static inline float lanes_sum_fast(__m512 x)
     return _mm512_reduce_add_ps(x);
 }
 
-#include "engine/cpu/kernels_amx.h"
+#include "engine/cpu/kernels_bf16.h"
 #include "engine/cpu/kernels_body.h"
 
 static void gemm_rounded_amx(const struct gemm_rounded *g, float *scratch)
@@ -28,4 +28,14 @@ static void gemm_rounded_amx(const struct gemm_rounded *g, float *scratch)
         gemm_rounded(g, scratch);
 }
 
+/* With few terms, as in LoRA's second product, padding them to a tile costs more than it saves. */
+static void gemm_rounded_bf16(const struct gemm_rounded *g, float *scratch)
+{
+    if (g->as == VALUES_BF16 && g->k >= 32)
+        gemm_bf16_avx512(g, scratch);
+    else
+        gemm_rounded(g, scratch);
+}
+
+const struct kernels kernels_avx512_bf16 = KERNELS_TABLE("avx512-bf16", gemm_rounded_bf16);
 const struct kernels kernels_amx = KERNELS_TABLE("amx", gemm_rounded_amx);

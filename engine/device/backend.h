@@ -61,8 +61,9 @@ struct device_options {
     const char *kind; /* "cpu", "checked", "paced", "cuda", "hip", "emulated" */
     const char *name; /* appears in messages, such as "left/cpu0"; copied */
     uint32_t threads; /* 1..64; 0 means 1 */
-    /* "native", "amx", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the environment, else
-     * "native". For an emulated GPU: "warp32" or "warp64" and more (engine/gpu/emulated/driver.c) */
+    /* "native", "amx", "avx512-bf16", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the
+     * environment, else "native". For an emulated GPU: "warp32" or "warp64" and more
+     * (engine/gpu/emulated/driver.c) */
     const char *isa;
     uint64_t memory_limit_bytes;    /* 0 means no limit */
     uint32_t index;                 /* number of the GPU among those that its driver shows */

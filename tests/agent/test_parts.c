@@ -362,8 +362,8 @@ static void the_inventory_is_plausible_and_stable(void **state)
     assert_true(json_integer_value(json_object_get(one, "cores")) >= 1);
     assert_true(json_integer_value(json_object_get(one, "memory_bytes")) > 1 << 28);
     assert_true(isa_rank(json_string_value(json_object_get(one, "isa"))) >= 0);
-    assert_true(isa_rank("amx") > isa_rank("avx512") && isa_rank("avx512") > isa_rank("avx2") &&
-                isa_rank("avx2") > isa_rank("sse42"));
+    assert_true(isa_rank("amx") > isa_rank("avx512-bf16") && isa_rank("avx512-bf16") > isa_rank("avx512") &&
+                isa_rank("avx512") > isa_rank("avx2") && isa_rank("avx2") > isa_rank("sse42"));
     assert_int_equal(isa_rank("mmx"), -1);
     assert_true(strlen(json_string_value(json_object_get(one, "machine_id"))) > 10);
     assert_true(!json_object_get(one, "unconfined") == !confine_lacks());

@@ -138,9 +138,9 @@ static inline void each_device(void (*test)(struct bench *b))
 
 static inline int run_each_isa(const struct CMUnitTest *tests, size_t count)
 {
-    const char *const isas[] = {"sse42", "avx2", "avx512", "amx"};
+    const char *const isas[] = {"sse42", "avx2", "avx512", "avx512-bf16", "amx"};
     int failed = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct device *device;
         struct err err;
         pid_t child = fork();

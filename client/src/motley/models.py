@@ -1186,7 +1186,7 @@ class Device(Answered):
     state: str  # free, busy, leased, lacking, draining, drained, unreachable or gone
     cpu: str | None = None  # the model of a CPU
     threads: int | None = None
-    isa: str | None = None  # as configured: native, amx, avx512, avx2 or sse42
+    isa: str | None = None  # as configured: native, amx, avx512-bf16, avx512, avx2 or sse42
     isa_effective: str | None = None
     machine_id: str | None = None
     drained: bool | None = None
