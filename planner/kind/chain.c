@@ -157,12 +157,12 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
         bench->spent += cells / 20;
         return schedule_deal(s, bench->problem, c, prices, micro_batches, bench->err);
     }
+    const double *scale = group ? NULL : workbench_scale(bench, c->micro_batch_rows);
+    bench->spent += cells / 5 * (scale ? 2 : 1); /* also where ranks wait for each other */
     if (schedule_run(s, bench->problem, c, prices, micro_batches, bench->err) < 0)
         return -1;
-    const double *scale = group ? NULL : workbench_scale(bench, c->micro_batch_rows);
     if (scale && schedule_follow(s, bench->problem, c, prices, scale, bench->err) < 0)
         return -1;
-    bench->spent += cells / 5 * (scale ? 2 : 1);
     for (uint32_t g = 0; g < c->stage_count; g++) {
         const struct candidate_stage *x = &c->stages[g];
         ends[g] = 0;

@@ -90,11 +90,13 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     double rate = 0, room = 0;
     x->block_begin = begin;
     x->block_end = end;
+    c->schedule = SCHEDULE_1F1B; /* as settle() sets it */
     bool fits = costs != NULL, sharded = shards(p, c, x);
     for (uint32_t i = 0; i < x->member_count && fits; i++) {
         uint32_t at = x->member_first + i;
         struct member *m = &c->members[at];
         m->next_count = 0;
+        m->recompute_end = 0;
         uint32_t own = window_part(window, 1.0 / x->member_count, x->member_count);
         double more = INFINITY;
         for (int again = 0; again < 2 && more > 0; again++) {
