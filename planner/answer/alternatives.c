@@ -21,7 +21,7 @@ static void line_fill(const struct problem *p, struct plan_alternative *line, co
                       double step_s)
 {
     struct err why = {0};
-    struct plan *plan = kinds[c->placement]->emit(p, c, false, &why);
+    struct plan *plan = kinds[c->placement]->emit(p, c, EMIT_NO_PROGRAMS, &why);
     double fullest = -1;
     for (uint32_t r = 0; plan && r < plan->rank_count; r++) {
         double full = (double)plan->ranks[r].memory_bytes / (double)plan->ranks[r].memory_limit_bytes;

@@ -104,7 +104,7 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
     q->kept = NULL;
     a->runnable = plan ? plan_runnable(p, plan) : kind_runnable(p, c);
     if (!plan) {
-        plan = kind->emit(p, c, true, q->err);
+        plan = kind->emit(p, c, EMIT_PROGRAMS, q->err);
         if (!plan || plan_share_slots(plan, p->cluster, q->err) < 0 ||
             price_plan_run(p, plan, q->found.steps, PATH_INSTRUCTIONS_MAX, &seconds, &run, q->err) < 0) {
             plan_destroy(plan);

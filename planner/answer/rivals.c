@@ -45,7 +45,7 @@ int rivals_fill(const struct problem *p, const struct search_found *found, uint3
         if (found->seconds[k] > RIVAL_MOST * answer->step_s)
             break;
         struct err why;
-        struct plan *plan = kinds[k]->emit(p, &found->best[k], true, &why);
+        struct plan *plan = kinds[k]->emit(p, &found->best[k], EMIT_PROGRAMS, &why);
         double seconds;
         if (!plan || plan_share_slots(plan, p->cluster, &why) < 0 ||
             price_plan(p, plan, found->steps, &seconds, &why) < 0 || plan_seal(plan, &why) < 0) {

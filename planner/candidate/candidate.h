@@ -15,6 +15,10 @@
 #include "program/program.h"
 
 /* How the members of a stage divide its work. */
+/* Which programs a candidate's plan gets. EMIT_TRAIN: at least that of training, which is all that a price
+ * needs. */
+enum emit_programs { EMIT_NO_PROGRAMS, EMIT_PROGRAMS, EMIT_TRAIN };
+
 enum stage_kind {
     STAGE_REPLICAS, /* each member has all blocks of the stage and works on some of the micro-batches */
     STAGE_SHARDED,  /* as STAGE_REPLICAS, but weights and optimiser state are sharded over the members, and

@@ -236,8 +236,8 @@ static int rows_fill(struct expert_plan *c)
     return 0;
 }
 
-struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                         struct err *err)
+struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate,
+                         enum emit_programs programs, struct err *err)
 {
     struct expert_plan c = {.problem = problem, .candidate = candidate, .err = err};
     for (uint32_t m = 0; m < candidate->member_count; m++)

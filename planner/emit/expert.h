@@ -23,7 +23,7 @@ int expert_member_need(const struct problem *problem, struct expert_model *model
                        struct expert_need *need, struct err *err);
 
 /* Makes the plan of a candidate, as `emit` in struct placement_kind (planner/kind/kind.h) says. */
-struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                         struct err *err);
+struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate,
+                         enum emit_programs programs, struct err *err);
 
 #endif

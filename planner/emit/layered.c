@@ -633,8 +633,8 @@ static int adapter_groups(struct layered *c)
     return 0;
 }
 
-struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                          struct err *err)
+struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate,
+                          enum emit_programs programs, struct err *err)
 {
     bool full = problem->workload->method == METHOD_FULL, server = candidate->placement == PLACE_SERVER;
     uint32_t groups = full || server ? 2 : computing_count(candidate) < candidate->member_count ? 4 : 3;

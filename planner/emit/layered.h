@@ -50,8 +50,8 @@ uint64_t layered_state_slack(const struct problem *problem);
 
 /* Makes the plan of a data candidate with gathered_layers > 0, or of a server candidate, whose first member
  * is the parameter server. NULL with ERR_NOFIT, ERR_NOMEM. */
-struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                          struct err *err);
+struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate,
+                          enum emit_programs programs, struct err *err);
 /* Rebuilds the candidate (candidate_fini) of a plan of layered_emit, or of a data plan of whole replicas.
  * ERR_INVALID, ERR_NOMEM. */
 int layered_from_plan(const struct problem *problem, const struct plan *plan, struct candidate *candidate,

@@ -3,6 +3,7 @@
  * shards weights and optimiser state. */
 #include "planner/emit/pipeline.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -316,7 +317,7 @@ static double state_share(const struct pipeline_emitter *c, uint32_t r)
     return state_share_of(c, r) * (double)mine / (double)all;
 }
 
-static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
+static int rank_emit(struct pipeline_emitter *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     struct memory_need need;
@@ -326,7 +327,7 @@ static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
     if (plan_rank_fill(rank, c->problem, &c->candidate->members[r], &need, c->err) < 0 ||
         slots_fill(c, r, &need) < 0)
         return -1;
-    return programs ? pipeline_programs(c, r) : 0;
+    return c->programs == EMIT_NO_PROGRAMS ? 0 : pipeline_programs(c, r);
 }
 
 /* --- the plan --- */
@@ -372,7 +373,7 @@ static int schedule_make(struct pipeline_emitter *c)
             prices[at].ready_s = syncs[s].before_s;
         }
     }
-    return schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, c->err);
+    return schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, INFINITY, c->err);
 }
 
 /* Allocates the emitter's arrays and lists each rank's stages. */
@@ -409,7 +410,7 @@ static void schedule_note(const struct pipeline_emitter *c)
     c->plan->schedule = !turns ? schedule : all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
 }
 
-static int plan_fill(struct pipeline_emitter *c, bool programs)
+static int plan_fill(struct pipeline_emitter *c)
 {
     int result = plan_rows_fill(c->plan, c->candidate, c->err);
     plan_frame_fill(c->plan, c->problem, c->candidate);
@@ -430,7 +431,7 @@ static int plan_fill(struct pipeline_emitter *c, bool programs)
     if (result == 0)
         result = state_table_shares(c);
     for (uint32_t r = 0; r < c->plan->rank_count && result == 0; r++)
-        result = rank_emit(c, r, programs);
+        result = rank_emit(c, r);
     if (result == 0)
         schedule_note(c);
     return result;
@@ -460,8 +461,8 @@ bool pipeline_layers_fit(const struct problem *problem, const struct candidate *
     return candidate_next_count(candidate, (int32_t)last) == 0;
 }
 
-struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                           struct err *err)
+struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate,
+                           enum emit_programs programs, struct err *err)
 {
     uint32_t layers = 0, laps_groups = candidate_groups(candidate);
     bool apart = state_table_apart(problem, candidate), grouped = candidate->member_count > laps_groups;
@@ -490,6 +491,7 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                                  .candidate = candidate,
                                  .plan = plan,
                                  .err = err,
+                                 .programs = programs,
                                  .stages = candidate->stage_count,
                                  .groups = laps_groups,
                                  .gathers = grouped && candidate_gathers(candidate) &&
@@ -501,7 +503,7 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                                      apart ? 1 + (grouped ? (int32_t)laps_groups + 1 : 0) : PLAN_NONE,
                                  .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE,
                                  .layer_groups = (int32_t)(groups - layers)};
-    int result = plan_fill(&c, programs);
+    int result = plan_fill(&c);
     schedule_fini(&c.schedule);
     arena_fini(&c.arena);
     return plan_emitted(plan, result);

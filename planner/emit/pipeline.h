@@ -31,8 +31,8 @@
 /* Makes the plan of a candidate. Shares of state are computed from the memory that members have left; the
  * candidate's are not read. Returns new (plan_destroy), not sealed; NULL with ERR_NOFIT, ERR_NOMEM, or
  * ERR_INVALID if a member would get no micro-batch. */
-struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                           struct err *err);
+struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate,
+                           enum emit_programs programs, struct err *err);
 
 /* Returns false for a split backward with recomputation, which the engine does not support. */
 bool pipeline_halves_fit(const struct candidate *candidate);

@@ -55,6 +55,7 @@ struct pipeline_emitter {
     struct plan *plan;
     struct err *err;
     struct arena arena; /* the arrays below */
+    enum emit_programs programs;
     uint32_t stages, micro_batches;
     uint32_t groups; /* number of groups of members; they are groups 1 to `groups` of the plan */
     bool full;       /* full fine-tuning */

@@ -294,6 +294,8 @@ int pipeline_programs(struct pipeline_emitter *c, uint32_t r)
 {
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct pipeline_writer w = {.c = c, .rank = r};
+        if (c->programs == EMIT_TRAIN && kind != PROGRAM_TRAIN)
+            continue;
         if (kind == PROGRAM_SAVE)
             program_add_save(&w.b, c->barrier); /* Of a parameter that several ranks keep, only one rank
                                                    writes its copy (worker/checkpoint/keeper.h). */

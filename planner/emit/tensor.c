@@ -202,8 +202,8 @@ static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool program
     return programs ? tensor_programs(t, s, r, &slots) : 0;
 }
 
-struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                         struct err *err)
+struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate,
+                         enum emit_programs programs, struct err *err)
 {
     struct plan *plan = plan_create(candidate->member_count, 1 + candidate->stage_count,
                                     problem->workload->batch_rows, candidate->micro_batch_rows, err);

@@ -14,7 +14,7 @@ uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t
 uint32_t tensor_ring(uint32_t window, uint32_t next);
 
 /* Makes the plan of a candidate, as `emit` in struct placement_kind (planner/kind/kind.h) says. */
-struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                         struct err *err);
+struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate,
+                         enum emit_programs programs, struct err *err);
 
 #endif

@@ -141,7 +141,7 @@ double chain_closed(struct workbench *bench, const struct candidate *c, const st
 }
 
 int chain_run(struct workbench *bench, const struct candidate *c, const struct stage_price *prices,
-              uint32_t micro_batches)
+              uint32_t micro_batches, double limit_s)
 {
     double *ends = bench->ends;
     struct schedule *s = &bench->schedule;
@@ -158,11 +158,13 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
         return schedule_deal(s, bench->problem, c, prices, micro_batches, bench->err);
     }
     const double *scale = group ? NULL : workbench_scale(bench, c->micro_batch_rows);
+    int result =
+        schedule_run(s, bench->problem, c, prices, micro_batches, scale ? INFINITY : limit_s, bench->err);
+    if (result == 0 && scale)
+        result = schedule_follow(s, bench->problem, c, prices, scale, limit_s, bench->err);
     bench->spent += cells / 5 * (scale ? 2 : 1); /* also where ranks wait for each other */
-    if (schedule_run(s, bench->problem, c, prices, micro_batches, bench->err) < 0)
-        return -1;
-    if (scale && schedule_follow(s, bench->problem, c, prices, scale, bench->err) < 0)
-        return -1;
+    if (result != 0)
+        return result;
     for (uint32_t g = 0; g < c->stage_count; g++) {
         const struct candidate_stage *x = &c->stages[g];
         ends[g] = 0;

@@ -34,8 +34,9 @@ double chain_closed(struct workbench *bench, const struct candidate *candidate,
 /* List-schedules a step and writes the time at which each stage ends, in seconds, to
  * bench->ends[stage_count]. A step of many micro-batches a stage is estimated with chain_closed instead;
  * bench->schedule then has only the member that each micro-batch goes to, and its `ranks` is 0 if every stage
- * has one member. Returns 0, −1 with ERR_NOFIT or ERR_NOMEM. */
+ * has one member. Returns 0; 1 as soon as it is certain that some stage ends no sooner than limit_s; −1 with
+ * ERR_NOFIT or ERR_NOMEM. */
 int chain_run(struct workbench *bench, const struct candidate *candidate, const struct stage_price *prices,
-              uint32_t micro_batches);
+              uint32_t micro_batches, double limit_s);
 
 #endif

@@ -72,7 +72,7 @@ static int32_t begin_least(const struct begin_search *b, struct cut_stage *found
     int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
         at = at < low ? low : at >= high ? high - 1 : at;
-        struct cut_stage x = b->kind->look(b->bench, b->c, b->stage, at, end, window);
+        struct cut_stage x = b->kind->look(b->bench, b->c, b->stage, at, end, window, b->period);
         if (x.period_s <= b->period) {
             high = at;
             *found = x;
@@ -128,7 +128,7 @@ static double period_least(struct workbench *bench, const struct placement_kind 
     double rate = 0, slowest = 0;
     int32_t middle = bench->problem->block_count / 2;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        struct cut_stage x = kind->look(bench, c, s, middle, middle + 1, 1);
+        struct cut_stage x = kind->look(bench, c, s, middle, middle + 1, 1, INFINITY);
         rate += x.period_s < INFINITY ? 1 / x.period_s : 0;
         slowest = x.period_s < INFINITY && x.period_s > slowest ? x.period_s : slowest;
     }

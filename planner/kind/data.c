@@ -276,8 +276,8 @@ static int data_settle(struct workbench *bench, struct candidate *c)
 
 /* --- making a plan --- */
 
-static struct plan *data_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
-                              struct err *err)
+static struct plan *data_emit(const struct problem *problem, const struct candidate *candidate,
+                              enum emit_programs programs, struct err *err)
 {
     return candidate->gathered_layers ? layered_emit(problem, candidate, programs, err)
                                       : pipeline_emit(problem, candidate, programs, err);

@@ -10,7 +10,21 @@
 #include "planner/cost/micro.h"
 #include "planner/schedule/schedule.h"
 
-#define NEEDS_KEPT 1024u
+#define NEEDS_KEPT 4096u
+#define VAIN_KEPT 4096u
+#define ROW_COSTS_KEPT 2048u
+struct need_kept { /* the bytes that a member needs, by a hash of what they depend on (need_slot) */
+    uint64_t key;
+    uint64_t total; /* of replicas: with one micro-batch in flight; of tensor groups: without any */
+    uint64_t live_bytes, boundary_bytes; /* of one micro-batch in flight, and of a boundary tensor */
+    uint64_t shared_gradients;           /* struct tensor_need */
+};
+struct row_cost { /* of a micro-batch of so many mean rows on a device */
+    uint32_t device, rows;
+    struct micro_cost cost;
+    double through_s[2]; /* seconds of forward and backward through all blocks; [1]: with recomputation */
+};
+
 /* Working memory of one search, for filling in and estimating candidates of a problem. */
 struct workbench {
     const struct problem *problem;
@@ -26,10 +40,11 @@ struct workbench {
      * on first use. */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
     struct micro_cost *costs[MICRO_SIZES_MAX];
-    struct { /* a cache of what stages need in memory, by a hash of their blocks (replicas.c) */
-        uint64_t key;
-        struct memory_need need;
-    } needs[NEEDS_KEPT];
+    struct need_kept needs[NEEDS_KEPT]; /* a cache of what members of stages need */
+    struct row_cost *row_costs;         /* [ROW_COSTS_KEPT] a cache (shards.c) */
+    struct { /* a cache of estimates that did not beat rival_s, by a hash of what was asked (local.c) */
+        uint64_t key, spent;
+    } vain[VAIN_KEPT];
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch memory for the best candidate of a settle() */
     uint64_t spent;        /* work of this search so far, in units of half to one microsecond of one core */
@@ -43,6 +58,11 @@ struct workbench {
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);
 void workbench_fini(struct workbench *bench);
+/* Returns where bench->needs has that key, or would have it. */
+static inline struct need_kept *need_slot(struct workbench *bench, uint64_t key)
+{
+    return &bench->needs[(key ^ key >> 20 ^ key >> 37) * 2654435761u >> 8 & (NEEDS_KEPT - 1)];
+}
 /* Returns [micro-batches of a step]: the tokens of each micro-batch of a typical step relative to their mean,
  * for micro-batches of micro_batch_rows rows. NULL: all are equal. Borrowed until the next call with other
  * rows. */
@@ -71,9 +91,10 @@ struct placement_kind {
      */
     bool (*supports)(const struct problem *problem, struct err *err);
     /* Says how long stage s takes with its members, blocks [begin, end) and `window` micro-batches in flight.
-     * May change the members' recomputation and shares. NULL: the placement has one stage only. */
+     * May change the members' recomputation and shares. A stage whose period is above limit_s may be said not
+     * to fit. NULL: the placement has one stage only. */
     struct cut_stage (*look)(struct workbench *bench, struct candidate *candidate, uint32_t s, int32_t begin,
-                             int32_t end, uint32_t window);
+                             int32_t end, uint32_t window, double limit_s);
     /* Fills in what follows from a candidate's stages (their blocks and devices, in order) and
      * micro_batch_rows: rows, micro-batches in flight, recomputation, shares, schedule. Then estimates the
      * step (candidate->estimate_s). Members may be reordered inside their stage, and members without work are
@@ -85,8 +106,8 @@ struct placement_kind {
     int (*estimate)(struct workbench *bench, struct candidate *candidate);
     /* Makes the plan: assignment, memory, slots, groups, and programs if asked. It is not sealed and not
      * checked. Returns new (plan_destroy), or NULL with ERR_NOFIT (a rank is too small), ERR_NOMEM. */
-    struct plan *(*emit)(const struct problem *problem, const struct candidate *candidate, bool programs,
-                         struct err *err);
+    struct plan *(*emit)(const struct problem *problem, const struct candidate *candidate,
+                         enum emit_programs programs, struct err *err);
     /* Can a worker of this release run the candidate, as far as that depends on the placement? NULL: always.
      */
     bool (*runnable)(const struct problem *problem, const struct candidate *candidate);

@@ -34,20 +34,22 @@ static uint32_t window_part(uint32_t window, double share, uint32_t members)
 /* --- time and memory of a stage with some range of blocks --- */
 
 /* Returns a member's memory footprint with one micro-batch in flight, which does not depend on the device. */
-static const struct memory_need *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
-                                         uint32_t m)
+static const struct need_kept *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
+                                       uint32_t m)
 {
     const struct candidate_stage *x = &c->stages[s];
     bool shared = shards(bench->problem, c, x), last = s > 0 && s + 1 == c->stage_count;
     uint64_t key = (uint64_t)c->micro_batch_rows << 40 | (uint64_t)x->block_begin << 24 |
                    (uint64_t)candidate_stage_end(c, s) << 8 | sides(c, s) << 3 |
                    c->members[m].recompute << 2 | shared << 1 | last;
-    uint32_t at = (key ^ key >> 20 ^ key >> 37) * 2654435761u >> 8 & (NEEDS_KEPT - 1);
-    if (bench->needs[at].key != key)
+    struct need_kept *kept = need_slot(bench, key);
+    if (kept->key != key) {
+        struct memory_need need;
         pipeline_member_need(bench->problem, c, s, m, (struct flat_share){0}, 1,
-                             PIPELINE_BUFFERS_SIDE * sides(c, s), &bench->needs[at].need);
-    bench->needs[at].key = key;
-    return &bench->needs[at].need;
+                             PIPELINE_BUFFERS_SIDE * sides(c, s), &need);
+        *kept = (struct need_kept){key, need.total, need.saved_bytes, need.boundary_bytes, 0};
+    }
+    return kept;
 }
 
 /* Returns the bytes that a member's device lacks with `window` micro-batches in flight; negative: bytes that
@@ -56,9 +58,9 @@ static double missing_bytes(struct workbench *bench, const struct candidate *c, 
                             uint32_t window)
 {
     const struct problem *p = bench->problem;
-    const struct memory_need *need = need_of(bench, c, s, m);
+    const struct need_kept *need = need_of(bench, c, s, m);
     uint32_t all = micro_count(p, c->micro_batch_rows), more = (window < all ? window : all) - 1;
-    return (double)(need->total + more * need->saved_bytes) - (double)problem_limit(p, c->members[m].device);
+    return (double)(need->total + more * need->live_bytes) - (double)problem_limit(p, c->members[m].device);
 }
 
 /* Returns the seconds per micro-batch of the transfers that a stage of several members does once a step: the
@@ -78,42 +80,57 @@ static double sync_part(const struct problem *p, const struct candidate *c, cons
                  : 0;
 }
 
+/* Returns the micro-batches that a device completes in a second. */
+static double rate_of(const struct problem *p, const struct micro_cost *cost, int32_t begin, int32_t end,
+                      bool recompute)
+{
+    return 1 / (micro_forward(p, cost, begin, end) + micro_backward(p, cost, begin, end, recompute));
+}
+
 /* Returns how long stage s takes with blocks [begin, end) and `window` micro-batches in flight. Sets its
- * members to recompute if they do not fit otherwise. */
+ * members to recompute if they do not fit otherwise. Their memory is looked at only if the stage takes at
+ * most limit_s without. */
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
-                                   int32_t end, uint32_t window)
+                                   int32_t end, uint32_t window, double limit_s)
 {
     const struct problem *p = bench->problem;
     const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
     struct candidate_stage *x = &c->stages[s], kept = *x;
     struct cut_stage none = {INFINITY, INFINITY};
+    const bool always = !micro_recompute_allowed(p, false);
     double rate = 0, room = 0;
     x->block_begin = begin;
     x->block_end = end;
     c->schedule = SCHEDULE_1F1B; /* as settle() sets it */
-    bool fits = costs != NULL, sharded = shards(p, c, x);
+    double sync_s = sync_part(p, c, x);
+    bool fits = costs != NULL, sharded = shards(p, c, x), again = false;
     for (uint32_t i = 0; i < x->member_count && fits; i++) {
-        uint32_t at = x->member_first + i;
-        struct member *m = &c->members[at];
+        struct member *m = &c->members[x->member_first + i];
         m->next_count = 0;
         m->recompute_end = 0;
-        uint32_t own = window_part(window, 1.0 / x->member_count, x->member_count);
-        double more = INFINITY;
-        for (int again = 0; again < 2 && more > 0; again++) {
-            if (!micro_recompute_allowed(p, again))
-                continue;
-            m->recompute = again;
+        m->recompute = always;
+        rate += rate_of(p, &costs[m->device], begin, end, always);
+    }
+    fits = fits && 1 / rate + sync_s <= limit_s;
+    for (uint32_t i = 0; i < x->member_count && fits; i++) {
+        uint32_t at = x->member_first + i, own = window_part(window, 1.0 / x->member_count, x->member_count);
+        double more = missing_bytes(bench, c, s, at, own);
+        if (more > 0 && !always && micro_recompute_allowed(p, true)) {
+            c->members[at].recompute = again = true;
             more = missing_bytes(bench, c, s, at, own);
         }
         fits = more <= 0;
         room -= more;
-        rate += 1 / (micro_forward(p, &costs[m->device], begin, end) +
-                     micro_backward(p, &costs[m->device], begin, end, m->recompute));
+    }
+    if (again)
+        rate = 0;
+    for (uint32_t i = 0; i < x->member_count && again; i++) {
+        const struct member *m = &c->members[x->member_first + i];
+        rate += rate_of(p, &costs[m->device], begin, end, m->recompute);
     }
     fits = fits && (!sharded || room >= pipeline_state_bytes(p, c, s));
-    double period = fits ? 1 / rate + sync_part(p, c, x) : INFINITY;
     *x = kept;
-    return fits ? (struct cut_stage){period, x->member_count / rate} : none;
+    return fits ? (struct cut_stage){1 / rate + sync_s, x->member_count / rate} : none;
 }
 
 /* --- how many micro-batches in flight memory allows --- */
@@ -140,7 +157,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
     for (uint32_t i = 0; i < x->member_count; i++) {
         const struct member *m = &k->c->members[x->member_first + i];
         const struct stage_price *price = &k->prices[x->member_first + i];
-        const struct memory_need *need = need_of(k->bench, k->c, s, x->member_first + i);
+        const struct need_kept *need = need_of(k->bench, k->c, s, x->member_first + i);
         double left = (double)problem_limit(p, m->device) - (double)need->total;
         double share = period / (price->forward_s + price->backward_s);
         if (left < 0) {
@@ -148,7 +165,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
                           problem_limit(p, m->device));
             return 0;
         }
-        uint64_t each = need->saved_bytes + 2 * need->boundary_bytes;
+        uint64_t each = need->live_bytes + 2 * need->boundary_bytes;
         room += left;
         saved += each;
         if (!shards(p, k->c, x))
@@ -173,7 +190,7 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     const struct problem *p = k->bench->problem;
     const struct candidate *c = k->c;
     const struct member *m = &c->members[c->stages[s].member_first];
-    const struct memory_need *need = need_of(k->bench, c, s, c->stages[s].member_first);
+    const struct need_kept *need = need_of(k->bench, c, s, c->stages[s].member_first);
     double left = (double)problem_limit(p, m->device) - (double)need->total,
            boundary = (double)need->boundary_bytes;
     if (left < 0) {
@@ -191,12 +208,12 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
         ring = fmin(ring, k->micro_batches);
-        if ((held - 1) * (double)need->saved_bytes + ring * boundary > left)
+        if ((held - 1) * (double)need->live_bytes + ring * boundary > left)
             break;
         most = w;
     }
     double used =
-        (double)(most < k->micro_batches ? most - 1 : k->micro_batches - 1) * (double)need->saved_bytes;
+        (double)(most < k->micro_batches ? most - 1 : k->micro_batches - 1) * (double)need->live_bytes;
     double deeper = boundary > 0 ? floor((left - used) / boundary) : 1e6;
     k->behind_next = most + 1 + (uint32_t)fmin(fmax(deeper, 0), 1e6);
     return most;
@@ -258,28 +275,39 @@ static bool shares_layers(const struct candidate *c)
     return any;
 }
 
-static int chain_estimate(struct workbench *bench, struct candidate *c)
+/* Estimates a step. One that is certain to take limit_s or more is said to take INFINITY. */
+static int estimate_below(struct workbench *bench, struct candidate *c, double limit_s)
 {
     struct stage_price *prices;
     struct pipeline_sync *syncs;
-    double end = 0, updates = 0;
+    double end = 0, updates = 0, after = INFINITY;
     int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
+    for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
+        after = fmin(after, syncs[s].after_s);
+        updates = fmax(updates, syncs[s].update_s);
+    }
     if (shares_layers(c) && !pipeline_layers_fit(bench->problem, c))
         result = 0;
-    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c)) < 0)
+    int over = result > 0 ? chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c),
+                                      limit_s - updates - after)
+                          : 0;
+    if (over < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
     /* A plan must not have a member without work. */
     for (uint32_t m = 0; m < bench->schedule.ranks && result > 0; m++)
         result = bench->schedule.first[m + 1] > bench->schedule.first[m];
-    for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
+    for (uint32_t s = 0; s < c->stage_count && result > 0 && !over; s++)
         end = fmax(end, bench->ends[s] + syncs[s].after_s);
-        updates = fmax(updates, syncs[s].update_s);
-    }
-    if (result > 0)
+    if (result > 0 && !over)
         c->estimate_s = end + updates;
     free(syncs);
     return result;
+}
+
+static int chain_estimate(struct workbench *bench, struct candidate *c)
+{
+    return estimate_below(bench, c, bench->rival_s);
 }
 
 /* --- filling in windows, recomputation and shared layers --- */
@@ -356,7 +384,7 @@ static int layers_settle(struct workbench *bench, struct candidate *c)
     if (result < 0 || !layers_share(bench, c, prices, high) || !shares_layers(c) ||
         !pipeline_layers_fit(bench->problem, c) || !windows_fit(bench, c))
         return result;
-    result = chain_estimate(bench, c);
+    result = estimate_below(bench, c, before_s);
     return result > 0 ? c->estimate_s < before_s : result;
 }
 
@@ -397,7 +425,7 @@ static int again_settle(struct workbench *bench, struct candidate *c)
         m->recompute_end = m->recompute && high < candidate_stage_end(c, s) ? high : 0;
         any |= m->recompute_end > 0;
     }
-    int result = any ? chain_estimate(bench, c) : 0;
+    int result = any ? estimate_below(bench, c, fmin(before_s, bench->rival_s)) : 0;
     return result > 0 ? c->estimate_s < before_s : result;
 }
 
@@ -500,11 +528,12 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
         c->eager = ways[w].eager;
         result = windows_fill(bench, c, ways[w].spare, ways[w].more, &cut_short);
         capped |= cut_short || result == 0;
-        if (result > 0 &&
-            surely_slower(bench, c, found ? fmin(best->estimate_s, bench->rival_s) : bench->rival_s))
+        double found_s = found ? best->estimate_s : INFINITY, rival_s = fmin(found_s, bench->rival_s);
+        if (result > 0 && surely_slower(bench, c, rival_s))
             result = 0;
         if (result > 0) {
-            result = chain_estimate(bench, c);
+            /* What follows the loop may make a pipeline of single devices faster yet. */
+            result = estimate_below(bench, c, groups ? rival_s : found_s);
             if (result == 0 && idle_drop(&bench->schedule, c)) { /* this way is tried again without the
                                                                     idle members */
                 groups = c->member_count > c->stage_count;

@@ -94,10 +94,21 @@ static double member_seconds(const struct shards *s, const struct micro_cost *co
     return seconds;
 }
 
-static void rows_cost(const struct problem *p, uint32_t device, uint32_t rows, struct micro_cost *cost)
+/* Returns what a micro-batch of that many mean rows costs on a device; borrowed until the next call. */
+static const struct row_cost *rows_cost(struct workbench *bench, uint32_t device, uint32_t rows)
 {
+    const struct problem *p = bench->problem;
+    struct row_cost *x = &bench->row_costs[(rows * p->device_count + device) & (ROW_COSTS_KEPT - 1)];
+    if (x->rows == rows && x->device == device)
+        return x;
     struct cost_load load = problem_mean_rows(p, rows);
-    micro_cost_load(cost, p, device, &load);
+    *x = (struct row_cost){.device = device, .rows = rows};
+    micro_cost_load(&x->cost, p, device, &load);
+    for (int again = 0; again < 2; again++)
+        x->through_s[again] = (micro_forward(p, &x->cost, 0, p->block_count) +
+                               micro_backward(p, &x->cost, 0, p->block_count, again)) *
+                              (1 - PROBLEM_SAME);
+    return x;
 }
 
 int shards_init(struct shards *s, struct workbench *bench, struct candidate *c)
@@ -111,7 +122,9 @@ int shards_init(struct shards *s, struct workbench *bench, struct candidate *c)
     s->buffers = layered_buffers(p, server, c->gathered_layers);
     c->gathered_layers = s->whole ? 0 : s->buffers.layers ? s->buffers.layers : 1;
     ARENA_ARRAY(&s->arena, s->overlaps, 2 * (size_t)p->block_count + 4);
-    if (!s->overlaps)
+    if (!bench->row_costs)
+        bench->row_costs = calloc(ROW_COSTS_KEPT, sizeof(*bench->row_costs));
+    if (!s->overlaps || !bench->row_costs)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
     if (s->whole || s->buffers.layers == 0)
         overlaps_at_once(s);
@@ -132,16 +145,21 @@ void shards_fini(struct shards *s)
 static uint64_t part_need(const struct shards *s, uint32_t m, const struct member *as, struct flat_share kept)
 {
     struct memory_need need;
-    if (s->whole) {
+    if (!s->whole) {
+        layered_need(s->p, &s->buffers, layered_role(s->c, m), as, kept, &need);
+        return need.total;
+    }
+    uint64_t key = 1ull << 62 | (uint64_t)s->most << 1 | as->recompute; /* no key of a stage in a pipeline */
+    struct need_kept *known = need_slot(s->bench, key);
+    if (known->key != key) {
         struct memory_stage stage = {.block_end = s->p->block_count,
                                      .window = 1,
                                      .micro_batch_rows = s->most,
                                      .recompute = as->recompute};
         memory_stage_need(s->p, &stage, &need);
-    } else {
-        layered_need(s->p, &s->buffers, layered_role(s->c, m), as, kept, &need);
+        *known = (struct need_kept){.key = key, .total = need.total};
     }
-    return need.total;
+    return known->total;
 }
 
 uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as)
@@ -208,11 +226,9 @@ int shards_estimate(struct shards *s, const struct transfer_rates *moving, doubl
     s->most = c->micro_batch_rows;
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct member *x = &c->members[m];
-        struct micro_cost cost = {0};
         struct flat_share part = s->whole ? (struct flat_share){0} : layered_part(c, m);
-        if (x->count)
-            rows_cost(s->p, x->device, x->rows, &cost);
-        slowest = fmax(slowest, member_seconds(s, &cost, x->count, x->recompute, moving));
+        const struct row_cost *cost = rows_cost(s->bench, x->device, x->count ? x->rows : 1);
+        slowest = fmax(slowest, member_seconds(s, &cost->cost, x->count, x->recompute, moving));
         lack_add(&lack, x->device, problem_limit(s->p, x->device), part_need(s, m, x, part));
     }
     c->estimate_s = lack.count ? INFINITY : slowest + after_s;
@@ -233,50 +249,49 @@ static bool size_tried(const struct shards *s, uint32_t units)
     return units == power || units == power + power / 2 || units == all;
 }
 
-static int way_compare(const void *left, const void *right)
-{
-    const struct row_choice *a = left, *b = right;
-    if (a->total != b->total)
-        return a->total < b->total ? -1 : 1;
-    /* Larger micro-batches come first: they are faster on most devices. */
-    return a->size > b->size ? -1 : a->size < b->size;
-}
-
-/* Adds all choices with micro-batches of sizes[size] rows; each further micro-batch needs the same number of
+/* Lists all ways to work on rows, by their number of rows. Of several with as many, larger micro-batches come
+ * first, because they are faster on most devices. A further micro-batch of a size needs the same number of
  * bytes more. */
-static void ways_add(struct shards *s, uint32_t size, bool recompute)
+static int ways_list(struct shards *s)
 {
-    uint32_t rows = s->sizes[size], batch = s->p->workload->batch_rows;
-    uint64_t first[2] = {0}, more[2] = {0};
-    for (uint32_t m = 0; m < 2 && !s->whole; m++) {
-        struct member as = {.rows = rows, .count = 1, .recompute = recompute};
-        first[m] = shards_need(s, m, &as);
-        as.count = 2;
-        more[m] = shards_need(s, m, &as) - first[m];
+    uint32_t batch = s->p->workload->batch_rows;
+    uint64_t(*need)[2][2] = arena_get(&s->arena, 2 * (size_t)s->size_count, sizeof(*need)); /* [0] of two */
+    if (!need)
+        return err_set(s->bench->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < 2 * s->size_count && !s->whole; i++) {
+        for (uint32_t m = 0; m < 2; m++) {
+            struct member as = {.rows = s->sizes[i / 2], .count = 1, .recompute = i % 2};
+            need[i][m][0] = shards_need(s, m, &as);
+            as.count = 2;
+            need[i][m][1] = shards_need(s, m, &as) - need[i][m][0];
+        }
     }
-    for (uint32_t count = 1; count <= batch / rows; count++)
-        s->ways[s->way_count++] =
-            (struct row_choice){.total = rows * count,
-                                .size = size,
-                                .count = count,
-                                .recompute = recompute,
-                                .need = {first[0] + (count - 1) * more[0], first[1] + (count - 1) * more[1]}};
+    for (uint32_t total = s->unit; total <= batch; total += s->unit) {
+        for (uint32_t size = s->size_count; size-- > 0;) {
+            uint32_t rows = s->sizes[size], more = total / rows - 1;
+            for (int again = 0; again < 2 && total % rows == 0; again++) {
+                uint64_t(*of)[2] = need[2 * size + (uint32_t)again];
+                if (micro_recompute_allowed(s->p, again))
+                    s->ways[s->way_count++] =
+                        (struct row_choice){.total = total,
+                                            .size = size,
+                                            .count = more + 1,
+                                            .recompute = again,
+                                            .need = {of[0][0] + more * of[0][1], of[1][0] + more * of[1][1]}};
+            }
+        }
+    }
+    return 0;
 }
 
 static void costs_fill(struct shards *s)
 {
-    const struct problem *p = s->p;
     for (uint32_t m = 0; m < s->c->member_count; m++) {
         s->per_row[m] = INFINITY;
         for (uint32_t i = 0; i < s->size_count; i++) {
-            struct micro_cost *cost = &s->costs[(size_t)m * s->size_count + i];
-            rows_cost(p, s->c->members[m].device, s->sizes[i], cost);
-            double *through = &s->through_s[2 * ((size_t)m * s->size_count + i)];
-            double forward = micro_forward(p, cost, 0, p->block_count);
-            for (int again = 0; again < 2; again++)
-                through[again] =
-                    (forward + micro_backward(p, cost, 0, p->block_count, again)) * (1 - PROBLEM_SAME);
-            s->per_row[m] = fmin(s->per_row[m], through[0] / s->sizes[i]);
+            size_t at = (size_t)m * s->size_count + i;
+            s->costs[at] = *rows_cost(s->bench, s->c->members[m].device, s->sizes[i]);
+            s->per_row[m] = fmin(s->per_row[m], s->costs[at].through_s[0] / s->sizes[i]);
         }
     }
 }
@@ -298,7 +313,6 @@ int shards_prepare(struct shards *s)
     }
     ARENA_ARRAY(&s->arena, s->ways, ways);
     ARENA_ARRAY(&s->arena, s->costs, members * s->size_count);
-    ARENA_ARRAY(&s->arena, s->through_s, 2 * members * s->size_count);
     ARENA_ARRAY(&s->arena, s->per_row, members);
     ARENA_ARRAY(&s->arena, s->members, members);
     ARENA_ARRAY(&s->arena, s->chosen, members);
@@ -310,12 +324,8 @@ int shards_prepare(struct shards *s)
     if (!s->whole)
         s->ways[s->way_count++] =
             (struct row_choice){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
-    for (uint32_t i = 0; i < s->size_count; i++) {
-        for (int recompute = 0; recompute < 2; recompute++)
-            if (micro_recompute_allowed(s->p, recompute))
-                ways_add(s, i, recompute);
-    }
-    qsort(s->ways, s->way_count, sizeof(*s->ways), way_compare);
+    if (ways_list(s) < 0)
+        return -1;
     costs_fill(s);
     /* A table entry takes 1.3 µs, the median of 63 cases of 2 to 256 devices (0.3 to 6.1 µs). */
     s->bench->spent += members * s->size_count;
@@ -359,7 +369,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct transfer_rat
         }
         if (room < least_room || (way->count == 0 && !may_idle(s, m)) || s->sizes[way->size] > s->most)
             continue;
-        struct split_option o = {.seconds = way->count * s->through_s[2 * at + way->recompute],
+        struct split_option o = {.seconds = way->count * s->costs[at].through_s[way->recompute],
                                  .room = room < state ? room : state,
                                  .total = way->total,
                                  .rows = s->sizes[way->size],
@@ -369,7 +379,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct transfer_rat
                                                                         is listed already */
             continue;
         if (o.seconds <= limit && !s->whole)
-            o.seconds = member_seconds(s, &s->costs[at], o.count, o.recompute, moving);
+            o.seconds = member_seconds(s, &s->costs[at].cost, o.count, o.recompute, moving);
         if (!(o.seconds <= limit))
             *all = false;
         else if (!option_beaten(&s->members[m], &o))

@@ -42,11 +42,9 @@ struct shards {
     uint32_t unit, size_count, way_count;
     uint32_t most; /* rows that a micro-batch may have at most */
     uint32_t *sizes;
-    struct row_choice *ways;  /* all ways to work on rows, sorted by their number of rows */
-    struct micro_cost *costs; /* [member_count][size_count]: costs of a micro-batch of sizes[size] rows */
-    double *through_s; /* [member_count][size_count][2]: seconds of a micro-batch's forward and backward
-                          through all blocks; [1]: with recomputation */
-    double *per_row;   /* [member_count]: the least seconds of through_s per row, over all sizes */
+    struct row_choice *ways; /* all ways to work on rows, sorted by their number of rows */
+    struct row_cost *costs;  /* [member_count][size_count]: costs of a micro-batch of sizes[size] rows */
+    double *per_row;         /* [member_count]: the least seconds of through_s per row, over all sizes */
     struct split_member *members;
     struct split_option *options, *chosen;
 };

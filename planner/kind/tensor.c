@@ -47,17 +47,35 @@ static struct tensor_member member_of(const struct tensor_case *t, const struct 
     return tensor_member(t->p, g->stage->block_begin, g->stage->block_end, g->count, i, part);
 }
 
-static void part_need(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
-                      const struct plan_tensor *part, bool again, struct tensor_need *need)
+static struct need_kept part_need(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
+                                  const struct plan_tensor *part, bool again)
 {
     struct tensor_member member = member_of(t, g, i, part);
-    tensor_need_fill(t->p, &member, t->c->micro_batch_rows, again, need);
+    const uint64_t depends_on[] = {
+        (uint64_t)member.block_begin << 32 | (uint32_t)member.block_end,
+        (uint64_t)(part->kv_head_end - part->kv_head_begin) << 32 | (part->column_end - part->column_begin),
+        (uint64_t)t->c->micro_batch_rows << 8 | again << 2 | member.alone << 1 | member.follows};
+    uint64_t key = 0;
+    for (size_t k = 0; k < sizeof(depends_on) / sizeof(*depends_on); k++)
+        key = ((key ^ key >> 31) + depends_on[k]) * 0x9e3779b97f4a7c15u;
+    struct need_kept *kept = need_slot(t->bench, key |= 1ull << 63); /* replicas' keys are below */
+    if (kept->key != key) {
+        struct tensor_need x;
+        tensor_need_fill(t->p, &member, t->c->micro_batch_rows, again, &x);
+        *kept = (struct need_kept){key, x.need.total, x.live_bytes, x.partial_bytes, x.shared_gradients};
+    }
+    return *kept;
+}
+
+static uint64_t need_total(const struct need_kept *need, uint64_t live, uint64_t partials)
+{
+    return need->total + live * need->live_bytes + partials * need->boundary_bytes;
 }
 
 /* Estimates a step in seconds. The list schedule takes a unit for one micro-batch, and a group for its first
  * member. The all-reduces of replicated parameters, two scalars over the tree of all ranks, and the optimiser
- * are added. */
-static int cut_estimate(const struct tensor_case *t)
+ * are added. A step that is certain to take limit_s or more is said to take INFINITY. */
+static int cut_estimate(const struct tensor_case *t, double limit_s)
 {
     struct workbench *bench = t->bench;
     struct candidate units = *t->c;
@@ -69,11 +87,10 @@ static int cut_estimate(const struct tensor_case *t)
         return -1;
     struct stage_price *tails = prices + t->c->stage_count;
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
-        struct tensor_need need;
         struct tensor_group g;
         tensor_group_init(t, s, &g);
         tensor_group_price(t, &g, g.members[0].recompute, &prices[s]);
-        part_need(t, &g, 0, &g.members[0].tensor, false, &need);
+        struct need_kept need = part_need(t, &g, 0, &g.members[0].tensor, false);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
             tails[s].forward_s = 2 * ring_pass_seconds(&g.ring, g.count, (double)need.shared_gradients);
@@ -89,10 +106,11 @@ static int cut_estimate(const struct tensor_case *t)
         }
     }
     bench->spent += 5;
-    if (chain_run(bench, &units, prices, t->units) < 0)
+    int over = chain_run(bench, &units, prices, t->units, limit_s);
+    if (over < 0)
         return bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < t->c->stage_count; s++)
-        end = fmax(end, bench->ends[s] + tails[s].forward_s);
+        end = over ? INFINITY : fmax(end, bench->ends[s] + tails[s].forward_s);
     t->c->estimate_s = end + step_s + 4 * floor(log2(t->c->member_count)) * latency;
     return 1;
 }
@@ -114,9 +132,8 @@ static struct need_line need_line(const struct tensor_case *t, const struct tens
         least, least, {0, c->kv_heads, 0, t->p->column_unit}, {0, 1, 0, c->ffn}};
     double bytes[4];
     for (int i = 0; i < 4; i++) {
-        struct tensor_need need;
-        part_need(t, g, i == 1 || g->count == 1 ? 0 : 1, &parts[i], again, &need);
-        bytes[i] = (double)tensor_need_total(&need, live, partials);
+        struct need_kept need = part_need(t, g, i == 1 || g->count == 1 ? 0 : 1, &parts[i], again);
+        bytes[i] = (double)need_total(&need, live, partials);
     }
     return (struct need_line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
 }
@@ -242,15 +259,14 @@ static uint32_t window_held(const struct tensor_case *t, const struct tensor_gro
     for (int pass = 0; pass < 2; pass++) {
         *spare = UINT32_MAX / 2;
         for (uint32_t i = 0; i < g->count && window > 0; i++) {
-            struct tensor_need need;
+            struct need_kept need = part_need(t, g, i, &g->members[i].tensor, again);
             uint64_t limit = problem_limit(t->p, g->members[i].device), total = 0;
-            part_need(t, g, i, &g->members[i].tensor, again, &need);
             for (; window > 0; window--) {
-                total = tensor_need_total(&need, live_of(t, window), partials_of(t, g->s, window, b));
+                total = need_total(&need, live_of(t, window), partials_of(t, g->s, window, b));
                 if (total <= limit)
                     break;
             }
-            uint64_t ring = window ? (limit - total) / (need.partial_bytes * t->together) + 2 : 0;
+            uint64_t ring = window ? (limit - total) / (need.boundary_bytes * t->together) + 2 : 0;
             *spare = ring < *spare ? (uint32_t)ring : *spare;
         }
     }
@@ -455,8 +471,9 @@ static bool shape_fits(const struct problem *p, const struct candidate *c)
 }
 
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
-                                   int32_t end, uint32_t window)
+                                   int32_t end, uint32_t window, double limit_s)
 {
+    (void)limit_s;
     const struct stage_behind nothing = {.window = 1, .ring_most = 2};
     struct candidate_stage *x = &c->stages[s], kept = *x;
     struct stage_choice way = {.period_s = INFINITY};
@@ -489,7 +506,7 @@ static int turns_settle(struct workbench *bench, struct candidate *c)
         cut_init(&t, bench, c);
         int fits = cut_settle(&t);
         if (fits > 0)
-            fits = cut_estimate(&t);
+            fits = cut_estimate(&t, least);
         if (fits < 0)
             return -1;
         if (fits == 0 || (turns > 2 && c->estimate_s >= least))
@@ -540,18 +557,17 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
         struct tensor_group g;
         tensor_group_init(&t, s, &g);
         for (uint32_t i = 0; i < g.count; i++) {
-            struct tensor_need need;
+            struct need_kept need = part_need(&t, &g, i, &g.members[i].tensor, g.members[i].recompute);
             uint64_t limit = problem_limit(t.p, g.members[i].device);
-            part_need(&t, &g, i, &g.members[i].tensor, g.members[i].recompute, &need);
-            uint64_t total = tensor_need_total(&need, live_of(&t, g.members[i].window),
-                                               tensor_partials(c, s, t.micro_batches));
+            uint64_t total =
+                need_total(&need, live_of(&t, g.members[i].window), tensor_partials(c, s, t.micro_batches));
             has += limit;
             lacks += total > limit ? total - limit : 0;
         }
     }
     if (lacks)
         shortage_note(&bench->shortage[PLACE_TENSOR], UINT32_MAX, has + lacks, has);
-    return lacks ? 0 : cut_estimate(&t);
+    return lacks ? 0 : cut_estimate(&t, bench->rival_s);
 }
 
 static bool tensor_supports(const struct problem *p, struct err *err)

@@ -18,6 +18,7 @@ void workbench_fini(struct workbench *bench)
     candidate_fini(&bench->best);
     free(bench->prices);
     free(bench->scale);
+    free(bench->row_costs);
     free(bench->ends);
     free(bench->windows);
     for (uint32_t i = 0; i < bench->cost_count; i++)

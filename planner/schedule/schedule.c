@@ -12,9 +12,14 @@
  * nodes, neighbours in a pipeline seldom share one. */
 #define SHARED_NODES_MAX 64u
 
+#define BLOCK 16u /* ranks of which the one that can begin first is looked for at once */
+/* Sums of the same seconds in another order differ by less. */
+#define SURE (1 - 1e-9)
+
 /* The state of a rank while the schedule is made. */
 struct scheduled_rank {
     double free_s;    /* time at which the rank's current event ends */
+    double left_s;    /* seconds of the rank's events that are not scheduled, if there is a limit */
     double sent_s[2]; /* time at which the rank's last activations, and its last gradients, have left */
     uint32_t done;    /* number of the rank's events that are scheduled */
     uint32_t forwards, backwards; /* how many scheduled events are forwards, and whole backwards */
@@ -31,9 +36,10 @@ struct list_scheduler {
     uint32_t *mine;                 /* every rank's micro-batches, stage after stage, ascending */
     double *act_ready, *grad_ready; /* [stages · micro_batches]: when activations and gradients arrive;
                                        negative: not yet known */
-    /* [2 · width]: tournament tree of the times at which each rank can begin its next event */
-    double *best;
-    uint32_t width;
+    double
+        *best; /* [blocks · BLOCK]: the time at which each rank can begin its next event; INFINITY: never */
+    double *least;                 /* [blocks]: the least of each block of `best`, if there are several */
+    uint32_t blocks;               /* of BLOCK ranks */
     uint32_t groups;               /* stages that a micro-batch passes before it comes to a rank again */
     struct schedule_event *next;   /* [ranks]: the event that the rank can begin earliest */
     double *wire_free, *card_free; /* when each wire ([nodes²]) and each network card ([2 · nodes]: sending,
@@ -41,29 +47,48 @@ struct list_scheduler {
     double bytes;                  /* mean bytes of a boundary tensor */
     const double *scale;           /* [micro_batches]: factor on the mean seconds, or NULL: 1 */
     bool follow;                   /* the order of the events is given; only their times are computed */
+    bool apart;      /* that order, and transfers that share nothing: events may be timed in any sequence */
+    double limit_s;  /* INFINITY: none */
+    double *drain_s; /* [stages]: least seconds from the end of a stage's last backward to the step's end */
+    bool over;       /* some rank ends no sooner than limit_s */
 };
 
 /* --- the rank that can begin first --- */
 
-static void best_set(struct list_scheduler *r, uint32_t rank, double at)
+static double smaller(double a, double b)
 {
-    uint32_t i = r->width + rank;
-    r->best[i] = at;
-    for (i /= 2; i > 0; i /= 2) {
-        double a = r->best[2 * i], b = r->best[2 * i + 1], least = a <= b ? a : b;
-        if (r->best[i] == least)
-            return;
-        r->best[i] = least;
-    }
+    return a < b ? a : b;
 }
 
-/* Returns the rank whose next event can begin first; of several the one with the lowest index. */
-static uint32_t best_rank(const struct list_scheduler *r)
+static double block_least(const double *at)
 {
-    uint32_t i = 1;
-    while (i < r->width)
-        i = r->best[2 * i] <= r->best[2 * i + 1] ? 2 * i : 2 * i + 1;
-    return i - r->width;
+    double a = at[0], b = at[1], c = at[2], d = at[3];
+    for (uint32_t i = 4; i < BLOCK; i += 4) {
+        a = smaller(a, at[i]);
+        b = smaller(b, at[i + 1]);
+        c = smaller(c, at[i + 2]);
+        d = smaller(d, at[i + 3]);
+    }
+    return smaller(smaller(a, b), smaller(c, d));
+}
+
+static void best_set(struct list_scheduler *r, uint32_t rank, double at)
+{
+    r->best[rank] = at;
+    if (r->blocks > 1)
+        r->least[rank / BLOCK] = block_least(&r->best[rank / BLOCK * BLOCK]);
+}
+
+/* Returns the rank whose next event can begin first, at *at; of several the one with the lowest index. */
+static uint32_t best_rank(const struct list_scheduler *r, double *at)
+{
+    uint32_t block = 0, rank;
+    for (uint32_t i = 1; i < r->blocks; i++)
+        block = r->least[i] < r->least[block] ? i : block;
+    *at = block_least(&r->best[block * BLOCK]);
+    for (rank = block * BLOCK; r->best[rank] != *at;)
+        rank++;
+    return rank;
 }
 
 /* --- the next event of a rank --- */
@@ -106,6 +131,8 @@ static void look_eager(struct list_scheduler *r, uint32_t rank, uint32_t stage)
 static void look(struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
     struct scheduled_rank *x = &r->runners[rank];
+    if (r->apart)
+        return;
     if (r->c->eager && !r->follow) {
         look_eager(r, rank, stage);
         return;
@@ -164,7 +191,8 @@ static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, boo
 static const struct stage_price *price_of(const struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
     const struct candidate_stage *x = &r->c->stages[stage];
-    return &r->prices[x->kind == STAGE_TENSOR ? stage : stage / r->groups * r->s->ranks + rank];
+    uint32_t lap = stage < r->groups ? 0 : stage / r->groups;
+    return &r->prices[x->kind == STAGE_TENSOR ? stage : lap * r->s->ranks + rank];
 }
 
 /* Sends the result of an event to the rank that needs it, and chooses that rank's next event again. */
@@ -219,7 +247,10 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
                                               : price->backward_s;
     if (price->next_s[0] > 0 || price->first_s[0] > 0)
         seconds += layers_seconds(r, price, &e);
-    double end = at + seconds * scale_of(r, e.micro_batch);
+    seconds *= scale_of(r, e.micro_batch);
+    double end = at + seconds;
+    x->left_s -= seconds;
+    r->over |= (end + x->left_s + r->drain_s[e.stage]) * SURE >= r->limit_s;
     s->events[s->first[rank] + x->done++] = e;
     x->forwards += e.kind == EVENT_FORWARD;
     x->backwards += e.kind == EVENT_BACKWARD;
@@ -244,8 +275,7 @@ static void stage_assign_all(struct list_scheduler *r, uint32_t stage)
 {
     const struct candidate_stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches], count = r->s->micro_batches;
-    double *given = r->best; /* [member]: micro-batches; r->best is free, since the tournament tree is not
-                                in use yet */
+    double *given = r->best; /* [member]: micro-batches; r->best is not in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
         given[m] = 0;
     for (uint32_t k = 0; k < count; k++)
@@ -270,7 +300,7 @@ static void stage_assign(struct list_scheduler *r, uint32_t stage, double period
 {
     const struct candidate_stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches];
-    double *done = r->best; /* r->best is free, since the tournament tree is not in use yet */
+    double *done = r->best; /* r->best is not in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
         done[m] = 0;
     for (uint32_t k = 0; k < r->s->micro_batches; k++) {
@@ -359,8 +389,10 @@ static size_t arrays_layout(struct list_scheduler *r, char *base)
     s->rank_end = array_reserve(base, &used, ranks * sizeof(double));
     r->runners = array_reserve(base, &used, ranks * sizeof(*r->runners));
     r->next = array_reserve(base, &used, ranks * sizeof(*r->next));
-    r->best = array_reserve(base, &used, 2 * r->width * sizeof(double));
+    r->best = array_reserve(base, &used, (size_t)r->blocks * BLOCK * sizeof(double));
+    r->least = array_reserve(base, &used, r->blocks * sizeof(double));
     r->mine = array_reserve(base, &used, cells * sizeof(*r->mine));
+    r->drain_s = array_reserve(base, &used, (size_t)s->stages * sizeof(double));
     r->wire_free = shared ? array_reserve(base, &used, nodes * nodes * sizeof(double)) : NULL;
     r->card_free = shared ? array_reserve(base, &used, 2 * nodes * sizeof(double)) : NULL;
     return used;
@@ -441,11 +473,82 @@ static void orders_fill(struct list_scheduler *r)
     }
 }
 
+/* Whether the order of all events is given and no two links share a wire or a network card. */
+static bool transfers_apart(struct list_scheduler *r)
+{
+    const struct cluster *cluster = r->problem->cluster;
+    bool apart = (!r->c->eager || r->follow) && r->s->ranks == r->s->stages && r->groups == r->s->stages;
+    for (uint32_t rank = 0; rank + 1 < r->s->ranks && apart && r->wire_free; rank++) {
+        uint32_t x = cluster->devices[r->c->members[rank].device].node,
+                 y = cluster->devices[r->c->members[rank + 1].device].node;
+        double *there = &r->wire_free[x * cluster->node_count + y],
+               *back = &r->wire_free[y * cluster->node_count + x];
+        if (x == y)
+            continue;
+        apart = *there == 0 && *back == 0 && !(cluster->nodes[x].nic_bytes_per_s > 0) &&
+                !(cluster->nodes[y].nic_bytes_per_s > 0);
+        *there = *back = -1; /* marks the wires as used; they are free from before the step on */
+    }
+    return apart;
+}
+
+/* Notes the seconds that each rank computes, and those that a step goes on after a stage's last backward at
+ * least: the backwards of the stages before. Where a rank runs a shared layer for some micro-batches, in
+ * halves of a backward and in interleaved stages, none are certain. */
+static void limit_prepare(struct list_scheduler *r)
+{
+    struct schedule *s = r->s;
+    bool drains = r->c->schedule == SCHEDULE_1F1B && !r->scale;
+    memset(r->drain_s, 0, s->stages * sizeof(*r->drain_s));
+    for (uint32_t stage = 0; stage < s->stages && r->limit_s < INFINITY; stage++) {
+        const struct candidate_stage *x = &r->c->stages[stage];
+        const uint32_t *owner = &s->owner[(size_t)stage * s->micro_batches];
+        double least = INFINITY;
+        for (uint32_t m = 0; m < (x->kind == STAGE_TENSOR ? 1 : x->member_count); m++) {
+            const struct stage_price *price = price_of(r, x->member_first + m, stage);
+            bool shares = price->next_s[0] > 0 || price->first_s[0] > 0;
+            double seconds = price->forward_s + price->backward_s + price->weight_s, micro_batches = 0;
+            for (uint32_t k = 0; k < s->micro_batches; k++)
+                micro_batches += owner[k] == x->member_first + m ? scale_of(r, k) : 0;
+            r->runners[x->member_first + m].left_s += micro_batches * seconds;
+            r->limit_s = shares && r->scale ? INFINITY : r->limit_s;
+            least = shares ? 0 : fmin(least, price->backward_s);
+        }
+        if (stage + 1 < s->stages && drains)
+            r->drain_s[stage + 1] = r->drain_s[stage] + least;
+    }
+}
+
+/* Times events whose sequence does not matter, rank by rank as far as their inputs are known. Returns how
+ * many are left. */
+static uint32_t run_apart(struct list_scheduler *r, uint32_t left)
+{
+    const struct schedule *s = r->s;
+    for (uint32_t before = left + 1; left < before && !r->over;) {
+        before = left;
+        for (uint32_t i = 0; i < 2 * s->ranks; i++) { /* towards the last rank and back */
+            uint32_t rank = i < s->ranks ? i : 2 * s->ranks - 1 - i;
+            struct scheduled_rank *x = &r->runners[rank];
+            for (double ready; s->first[rank] + x->done < s->first[rank + 1] && !r->over; left--) {
+                r->next[rank] = s->events[s->first[rank] + x->done];
+                if ((ready = ready_at(r, &r->next[rank])) < 0)
+                    break;
+                begin(r, rank, later(ready, x->free_s));
+            }
+        }
+    }
+    return left;
+}
+
+/* Returns 1 if the limit ended it. */
 static int run_all(struct list_scheduler *r, struct err *err)
 {
     struct schedule *s = r->s;
-    for (uint32_t i = 0; i < 2 * r->width; i++)
-        r->best[i] = INFINITY;
+    uint32_t left = s->first[s->ranks];
+    limit_prepare(r);
+    r->apart = transfers_apart(r);
+    for (uint32_t i = 0; i < r->blocks * BLOCK; i++)
+        r->best[i] = r->least[i / BLOCK] = INFINITY;
     for (uint32_t stage = 0; stage < s->stages; stage++) {
         const struct candidate_stage *x = &r->c->stages[stage];
         for (uint32_t rank = x->member_first; rank < x->member_first + x->member_count; rank++) {
@@ -455,32 +558,30 @@ static int run_all(struct list_scheduler *r, struct err *err)
             look(r, rank, stage);
         }
     }
-    for (uint32_t left = s->first[s->ranks]; left > 0; left--) {
-        uint32_t rank = best_rank(r);
-        double at = r->best[1];
-        if (!(at < INFINITY))
-            return err_set(err, ERR_NOFIT,
-                           "planner: %u micro-batches cannot go through %u ranks in this order",
-                           s->micro_batches, s->ranks);
-        begin(r, rank, at);
-    }
+    if (r->apart)
+        left = run_apart(r, left);
+    double at = r->apart ? INFINITY : 0;
+    for (uint32_t rank; left > 0 && at < INFINITY && !r->over; left -= at < INFINITY)
+        if ((rank = best_rank(r, &at), at < INFINITY))
+            begin(r, rank, at);
+    if (left > 0 && !r->over)
+        return err_set(err, ERR_NOFIT, "planner: %u micro-batches cannot go through %u ranks in this order",
+                       s->micro_batches, s->ranks);
     s->end_s = 0;
     for (uint32_t rank = 0; rank < s->ranks; rank++)
         s->end_s = later(s->end_s, s->rank_end[rank]);
-    return 0;
+    return r->over;
 }
 
 static void run_init(struct list_scheduler *r, struct schedule *schedule, const struct problem *problem,
                      const struct candidate *candidate, const struct stage_price *prices)
 {
     uint32_t whole = micro_count(problem, candidate->micro_batch_rows);
-    *r = (struct list_scheduler){
-        .s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
+    *r = (struct list_scheduler){.s = schedule, .problem = problem, .c = candidate, .prices = prices};
     schedule->ranks = candidate->member_count;
     schedule->stages = candidate->stage_count;
     r->groups = candidate_groups(candidate);
-    while (r->width < schedule->ranks + 1)
-        r->width *= 2;
+    r->blocks = schedule->ranks / BLOCK + 1;
     r->bytes = problem_boundary_bytes(problem, problem->mean_step.tokens, problem->mean_step.rows) / whole *
                (candidate->together > 1 ? candidate->together : 1);
 }
@@ -506,22 +607,24 @@ int schedule_deal(struct schedule *schedule, const struct problem *problem, cons
 }
 
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
-                 const struct stage_price *prices, uint32_t micro_batches, struct err *err)
+                 const struct stage_price *prices, uint32_t micro_batches, double limit_s, struct err *err)
 {
     struct list_scheduler r;
     if (deal_all(&r, schedule, problem, candidate, prices, micro_batches, err) < 0)
         return -1;
     orders_fill(&r);
+    r.limit_s = limit_s;
     return run_all(&r, err);
 }
 
 int schedule_follow(struct schedule *schedule, const struct problem *problem,
                     const struct candidate *candidate, const struct stage_price *prices, const double *scale,
-                    struct err *err)
+                    double limit_s, struct err *err)
 {
     struct list_scheduler r;
     run_init(&r, schedule, problem, candidate, prices);
     r.scale = scale;
+    r.limit_s = limit_s;
     r.follow = true;
     if (make_room(&r, err) < 0)
         return -1;

@@ -49,19 +49,21 @@ struct schedule {
  * rank, its first member. prices: one for each member of each stage, stage after stage (one for a tensor
  * group); so the n-th range of blocks of interleaved ranks has its prices from n · ranks on. micro_batches:
  * those of the step, or fewer to estimate a long one. A member's window limits its micro-batches in flight; 0
- * means no limit. Returns 0; −1 with ERR_NOFIT for a deadlock (interleaved), ERR_NOMEM. */
+ * means no limit. limit_s: the run ends as soon as it is certain that some rank ends no sooner, and only
+ * owner and first are then complete; INFINITY: it does not. Returns 0; 1 if the limit ended it; −1 with
+ * ERR_NOFIT for a deadlock (interleaved), ERR_NOMEM. */
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
-                 const struct stage_price *prices, uint32_t micro_batches, struct err *err);
+                 const struct stage_price *prices, uint32_t micro_batches, double limit_s, struct err *err);
 /* Fills only schedule->owner and first: which member works on which micro-batch, and how many events each
  * rank has. ERR_NOMEM. */
 int schedule_deal(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                   const struct stage_price *prices, uint32_t micro_batches, struct err *err);
 /* Computes the times of the last schedule_run's order again, with the same candidate and prices: micro-batch
  * k takes scale[k] times the mean seconds. It serves rows that differ in length; the order does not depend on
- * them. */
+ * them. Returns what schedule_run returns. */
 int schedule_follow(struct schedule *schedule, const struct problem *problem,
                     const struct candidate *candidate, const struct stage_price *prices, const double *scale,
-                    struct err *err);
+                    double limit_s, struct err *err);
 void schedule_fini(struct schedule *schedule);
 
 /* The buffers of one kind of tensor: micro-batch k uses buffer k mod ring; held: how many are in use at once.

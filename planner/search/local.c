@@ -34,7 +34,7 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
 {
     struct err why = {0};
     double step_s = INFINITY, value = INFINITY;
-    struct plan *plan = kinds[c->placement]->emit(problem, c, true, &why);
+    struct plan *plan = kinds[c->placement]->emit(problem, c, checked > 0 ? EMIT_PROGRAMS : EMIT_TRAIN, &why);
     if (plan && price_plan(problem, plan, steps_max, &step_s, &why) == 0)
         value = objective_value(problem, plan, step_s);
     if (value < checked && plan_check(plan, &why) < 0)
@@ -56,7 +56,7 @@ int candidate_fit(const struct problem *problem, struct candidate *c, struct err
     bool groups = c->member_count > c->stage_count && c->stage_count > 1;
     for (uint32_t i = 0; groups && i <= FIT_TRIES; i++) {
         struct err why = {0};
-        struct plan *plan = kinds[c->placement]->emit(problem, c, false, &why);
+        struct plan *plan = kinds[c->placement]->emit(problem, c, EMIT_NO_PROGRAMS, &why);
         plan_destroy(plan);
         if (why.code == ERR_NOMEM)
             *err = why;
@@ -95,19 +95,41 @@ static bool seen_before(struct local_state *l, const struct candidate *c)
     return before;
 }
 
-/* Returns the estimated seconds of a step; INFINITY if the candidate does not fit. Negative: ERR_NOMEM. */
+/* Returns a hash of what estimate() is asked: the candidate, the level, the cut and the seconds to beat. */
+static uint64_t question_hash(const struct local_state *l, const struct candidate *c, enum move_level level)
+{
+    uint64_t bits;
+    memcpy(&bits, &l->bench->rival_s, sizeof(bits));
+    bits = (bits ^ bits >> 29) * 0xbf58476d1ce4e5b9u + ((uint64_t)level << 1 | l->bench->even);
+    return candidate_hash(c) ^ bits * 0x94d049bb133111ebu;
+}
+
+/* Returns the estimated seconds of a step; INFINITY if the candidate does not fit or is not below
+ * bench->rival_s. A question that was in vain before is not worked on again, but counts as the same work.
+ * Negative: ERR_NOMEM. */
 static double estimate(struct local_state *l, struct candidate *c, enum move_level level)
 {
     uint64_t before = l->bench->spent;
     int result = 1;
     l->bench->even =
         l->cut == CUT_EITHER ? (rand_stream_below(&l->rand, 4) > 0) == l->even : l->cut == CUT_EVEN;
+    uint64_t key = question_hash(l, c, level), at = key >> 32 & (VAIN_KEPT - 1);
+    if (l->bench->vain[at].key == key) {
+        l->spent += l->bench->vain[at].spent;
+        return INFINITY;
+    }
     if (level == MOVE_CUT && l->kind->look && c->stage_count > 1)
         result = cut_blocks(l->bench, l->kind, c);
     if (result > 0)
         result = level == MOVE_AS_IS ? l->kind->estimate(l->bench, c) : l->kind->settle(l->bench, c);
-    l->spent += SETTLE_UNITS + c->member_count + l->bench->spent - before;
-    return result < 0 ? -1 : result == 0 ? INFINITY : c->estimate_s;
+    uint64_t spent = SETTLE_UNITS + c->member_count + l->bench->spent - before;
+    l->spent += spent;
+    if (result == 0 || (result > 0 && c->estimate_s >= l->bench->rival_s)) {
+        l->bench->vain[at].key = key;
+        l->bench->vain[at].spent = spent;
+        return INFINITY;
+    }
+    return result < 0 ? -1 : c->estimate_s;
 }
 
 double local_value(struct local_state *l, struct candidate *c, enum move_level level, double rival)

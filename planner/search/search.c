@@ -61,7 +61,7 @@ struct search {
     const struct problem *problem;
     const struct search_options *options;
     struct search_found *found;
-    struct workbench bench;
+    struct workbench *bench;
     struct candidate_list lists[PLACE_COUNT];
     uint64_t *seen;
     uint64_t budget;
@@ -71,7 +71,7 @@ struct search {
 
 static struct local_state local_of(struct search *s, int placement, uint64_t budget)
 {
-    struct local_state l = {.bench = &s->bench,
+    struct local_state l = {.bench = s->bench,
                             .kind = kinds[placement],
                             .steps = 1,
                             .must_use = s->must_use,
@@ -338,17 +338,26 @@ static int from_run(struct search *s)
     return simulated_search(s, from, s->budget / limits.simulate_part);
 }
 
+/* bench: of an earlier search, borrowed; NULL, or of another problem: *found gets one of its own. */
 static int search_init(struct search *s, const struct problem *problem, const struct search_options *options,
-                       struct search_found *found, struct err *err)
+                       struct workbench *bench, struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
     *found = (struct search_found){.chosen = -1, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
     for (int k = 0; k < PLACE_COUNT; k++)
         found->best[k].estimate_s = INFINITY;
     s->budget = search_budget(options->evaluations, problem_usable_count(problem));
-    workbench_init(&s->bench, problem, err);
+    if (!bench || bench->problem != problem) {
+        bench = found->bench = malloc(sizeof(*bench));
+        if (bench)
+            workbench_init(bench, problem, err);
+    }
+    s->bench = bench;
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
-    return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (!bench || !s->seen)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    bench->err = err;
+    return 0;
 }
 
 /* Frees the search and chooses the best of what it found. */
@@ -359,10 +368,10 @@ static void search_end(struct search *s)
         if (f->best[k].estimate_s < INFINITY &&
             (f->chosen < 0 || f->best[k].estimate_s < f->best[f->chosen].estimate_s))
             f->chosen = k;
-    memcpy(f->shortage, s->bench.shortage, sizeof(f->shortage));
+    if (s->bench)
+        memcpy(f->shortage, s->bench->shortage, sizeof(f->shortage));
     for (int k = 0; k < PLACE_COUNT; k++)
         candidate_list_fini(&s->lists[k]);
-    workbench_fini(&s->bench);
     free(s->seen);
 }
 
@@ -380,7 +389,7 @@ int search_run(const struct problem *problem, const struct search_options *optio
                struct search_found *found, struct err *err)
 {
     struct search s;
-    int result = search_init(&s, problem, options, found, err);
+    int result = search_init(&s, problem, options, NULL, found, err);
     if (result == 0)
         result = seeds_run(&s);
     if (result == 0)
@@ -403,6 +412,9 @@ void search_found_fini(struct search_found *found)
     for (int k = 0; k < PLACE_COUNT; k++)
         candidate_fini(&found->best[k]);
     candidate_fini(&found->runnable);
+    if (found->bench)
+        workbench_fini(found->bench);
+    free(found->bench);
 }
 
 /* --- searching with a device that the best candidate leaves out --- */
@@ -513,7 +525,7 @@ int search_with(const struct problem *problem, const struct search_options *opti
 {
     struct search_found mine;
     struct search s;
-    int result = search_init(&s, problem, options, &mine, err);
+    int result = search_init(&s, problem, options, found->bench, &mine, err);
     *with = (struct candidate){0};
     *seconds = INFINITY;
     mine.steps = found->steps;
@@ -545,7 +557,7 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
     struct search_options options = {0};
     struct search_found found;
     struct search s;
-    int result = search_init(&s, problem, &options, &found, err);
+    int result = search_init(&s, problem, &options, NULL, &found, err);
     s.must_use = device + 1;
     if (result == 0) {
         struct local_state l = local_of(&s, PLACE_SINGLE, s.budget);
@@ -559,5 +571,6 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
     }
     search_end(&s);
     *shortage = found.shortage[PLACE_SINGLE];
+    search_found_fini(&found);
     return result;
 }

@@ -31,6 +31,7 @@ struct search_found {
     int chosen;     /* placement of the best value; −1: nothing fits */
     uint32_t steps; /* how many sampled steps candidates were simulated over */
     uint64_t evaluations;
+    struct workbench *bench; /* what was computed on the way, for search_with; owned */
 };
 
 /* Returns the units of work that a search may spend, from its budget in evaluations (0: the default) and the

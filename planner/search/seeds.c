@@ -498,7 +498,7 @@ static int seed_interleaved(struct seeder *s, uint32_t laps)
     bool fits = false;
     for (int room = 2; room > 0 && !fits; room--) { /* tries to gather the weights of two ranges at a time,
                                                        then of one */
-        struct plan *plan = kind->emit(p, &s->c, false, &why);
+        struct plan *plan = kind->emit(p, &s->c, EMIT_NO_PROGRAMS, &why);
         fits = plan != NULL;
         plan_destroy(plan);
         s->c.gathered_layers = fits ? s->c.gathered_layers : 1;

@@ -194,7 +194,7 @@ static double estimate(const struct scene *t, uint32_t micro_batches)
             prices[at].ready_s = syncs[s].before_s;
         }
     }
-    assert_int_equal(schedule_run(&schedule, &t->p, c, prices, micro_batches, &err), 0);
+    assert_int_equal(schedule_run(&schedule, &t->p, c, prices, micro_batches, INFINITY, &err), 0);
     for (uint32_t s = 0; s < c->stage_count; s++) {
         for (uint32_t m = 0; m < c->stages[s].member_count; m++)
             end = fmax(end, schedule.rank_end[c->stages[s].member_first + m] + syncs[s].after_s);

@@ -220,7 +220,7 @@ static void a_candidate_settles_alike_after_any_look(void **state)
             for (uint32_t i = 0; i < copy.stage_count; i++) {
                 const struct candidate_stage *x = &copy.stages[i];
                 copy.members[x->member_first].recompute_end = x->block_end - 1;
-                kind->look(&used, &copy, i, x->block_begin, x->block_end, 1);
+                kind->look(&used, &copy, i, x->block_begin, x->block_end, 1, INFINITY);
             }
             assert_int_equal(candidate_copy(&copy, &c, &err), 0);
             int fits = any_settle(&fresh, kind, &c, MOVE_SETTLE);
