@@ -546,7 +546,8 @@ static struct profile_span span_until(const struct profile *profile, uint64_t be
 }
 
 /* Layers are most of a model and get, with their parts, most of the time; embedding and head get the rest.
- * Where outputs are normed before they are added, no plan divides layers, and their halves are not measured.
+ * Where outputs are normed before they are added, or attention and FFN read the same input, no plan divides
+ * layers, and their halves are not measured.
  */
 static int profile_turns(struct profile *profile)
 {
@@ -555,7 +556,7 @@ static int profile_turns(struct profile *profile)
     struct profile_span parts = span_until(profile, begin_ns, 0.75),
                         halves = span_until(profile, begin_ns, 0.68);
     bool mixture = config->experts > 0,
-         apart = !config->post_norms && config->shared_ffn == 0 && !config->expert_bias;
+         apart = !config->post_norms && !config->parallel && config->shared_ffn == 0 && !config->expert_bias;
     if (kind_measure(profile, &profile->kinds[KIND_EMBEDDING], span_until(profile, begin_ns, 0.03), NULL) !=
             0 ||
         kind_measure(profile, &profile->kinds[KIND_LAYER], span_until(profile, begin_ns, mixture ? 0.5 : 0.6),

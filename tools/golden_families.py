@@ -28,7 +28,10 @@ QKVO = ["q_proj", "k_proj", "v_proj", "o_proj"]
 ROWS = [[31, 17, 40, 23], [12, 38, 9, 25], [28, 11, 36, 20], [7, 33, 15, 39], [22, 26, 10, 35]]
 LORA = {"peak_lr": 5e-3, "weight_decay": 0.0, "r": 8, "alpha": 16, "dropout": 0.0}
 GREEDY, PROMPT = 24, 5
+CENTRED = re.compile(r"scal|(norm|\bln_).*(?<!\.bias)$")  # weights of norms, and factors
 SPREAD = 0.5  # of a matrix's values: wide enough for scores and gates to matter
+NEOX = {key: value for key, value in COMMON.items() if key != "num_key_value_heads"}
+NEOX_TARGETS = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
 GRANITE = dict(COMMON, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=0.7)
 GRANITE_MOE = dict(GRANITE, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
 GPT_OSS = dict(COMMON, head_dim=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, sliding_window=12,
@@ -191,6 +194,20 @@ NESTED = {
                  dict(vision_config=dict(QWEN, deepstack_visual_indexes=[0]), tie_word_embeddings=True), QKVO),
 }
 
+# families with layer norms
+LAYER_NORMS = {
+    # layer norms, an FFN without gate, biases everywhere, windows
+    "starcoder2": ("Starcoder2", dict(COMMON, sliding_window=12), [*QKVO, "c_fc", "c_proj"]),
+    # q, k and v of each head together; the FFN reads what attention reads, or what that has been added to
+    "gpt_neox": ("GPTNeoX", NEOX, NEOX_TARGETS),
+    "gpt_neox-sequential": ("GPTNeoX", dict(NEOX, use_parallel_residual=False, rope_parameters={
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}), NEOX_TARGETS),
+    # attention and FFN read one norm; logits have a bias
+    "phi": ("Phi", dict(COMMON, hidden_act="gelu_new"), ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"]),
+    # … without biases, with gates, neighbouring values rotated as pairs, and a factor of the logits
+    "cohere": ("Cohere", dict(COMMON, logit_scale=0.6, pad_token_id=0), [*QKVO, "gate_proj", "down_proj"]),
+}
+
 
 def shapes_of(path):
     with safe_open(path, "pt") as file:
@@ -198,7 +215,7 @@ def shapes_of(path):
 
 
 def fill(path, shapes, centre, spread):
-    save_file({key: golden_wide.value(key, shape, centre if "norm" in key or "scal" in key else 0.0, spread) for key, shape in shapes.items()},
+    save_file({key: golden_wide.value(key, shape, centre if CENTRED.search(key) else 0.0, spread) for key, shape in shapes.items()},
               path, metadata={"format": "pt"})
 
 
@@ -224,8 +241,8 @@ def greedy_of(model, prompt):
 
 def make_model(name, folder):
     """Saves a model of the case's shape; returns its class before "Config" and the targets."""
-    if name in CASES:
-        kind, settings, targets = CASES[name]
+    if name not in NESTED:
+        kind, settings, targets = {**CASES, **LAYER_NORMS}[name]
         model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind + "Config")(**settings))
     else:
         kind, text, beside, targets = NESTED[name]
@@ -290,7 +307,7 @@ def make_case(name, folder):
 
 def main():
     torch.set_num_threads(1)
-    path, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or [*CASES, *NESTED]
+    path, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or [*CASES, *NESTED, *LAYER_NORMS]
     cases = {case["name"]: case for case in (json.loads(path.read_text()) if path.exists() else [])}
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 NEW = int(transformers.__version__.split(".")[0]) >= 5
+NORM_EPS = ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_eps", "layer_norm_epsilon")
 COMMON = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
               num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -54,6 +55,10 @@ FAMILIES = {
     "olmo2": ("Olmo2", {}, "olmo2"),
     "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6), "olmo2"),
     "helium": ("Helium", dict(head_dim=4), None),
+    "starcoder2": ("Starcoder2", dict(sliding_window=6), None),
+    "gpt-neox": ("GPTNeoX", dict(num_attention_heads=2), None),
+    "phi": ("Phi", dict(num_attention_heads=2), None),
+    "cohere": ("Cohere", dict(attention_bias=True), None),
     "ernie4-5": ("Ernie4_5", dict(head_dim=8), "ernie4_5"),
     "glm": ("Glm", dict(head_dim=8), None),
     "glm4": ("Glm4", dict(head_dim=8), "glm4"),
@@ -175,6 +180,8 @@ def hub_tensors(model, kind):
         name = name.replace(".mlp.gate.moe_statics.", ".mlp.moe_statics.")
         if kind.startswith("GraniteMoe"):  # the library renames experts and routers in memory
             name = name.replace("block_sparse_moe.experts", "mlp.experts").replace("moe.router.weight", "moe.router.layer.weight")
+        if kind == "GPTNeoX":
+            name = name.replace("lm_head", "embed_out")
         if kind == "GptOss" and ".experts." in name:
             out.update(alternating(name, value))
             continue
@@ -232,14 +239,15 @@ def sums(value):
 
 def layers_of(model, kind):
     """Window (0: none), rotated or not, and inverse frequencies, layer by layer."""
-    body = next(m for m in model.modules() if hasattr(m, "embed_tokens") and hasattr(m, "layers")
-                and not hasattr(m, "vision_model"))
+    body = next(m for m in model.modules() if (hasattr(m, "embed_tokens") or hasattr(m, "embed_in"))
+                and hasattr(m, "layers") and not hasattr(m, "vision_model"))
     config, out = body.config, []
     for layer in body.layers:
         # a gated delta net or a state space has what its model's attention has, but does not use it
-        attention = next(other.self_attn for other in [layer, *reversed(body.layers)] if getattr(other, "self_attn", None))
+        attention = next(getattr(other, name) for other in [layer, *reversed(body.layers)]
+                         for name in ("self_attn", "attention") if getattr(other, name, None))
         window = getattr(attention, "sliding_window", None)
-        if kind in ("Mistral", "Mixtral", "Phi3"):
+        if kind in ("Mistral", "Mixtral", "Phi3", "Starcoder2"):
             window = config.sliding_window
         emb = getattr(body, "rotary_emb", None) or attention.rotary_emb
         local = kind.startswith(("Gemma3", "Gemma4", "Olmo3")) and window
@@ -257,7 +265,8 @@ def expected_of(model, kind):
     tensors = hub_tensors(model, kind)
     return {"transformers": transformers.__version__, "parameters": sum(t.numel() for t in tensors.values()),
             "layers": layers_of(model, kind), "tied": bool(config.tie_word_embeddings),
-            "norm_eps": getattr(config, "rms_norm_eps", None) or config.norm_eps, "max_positions": config.max_position_embeddings,
+            "norm_eps": next(getattr(config, key) for key in NORM_EPS if getattr(config, key, None)),
+            "max_positions": config.max_position_embeddings,
             "attention_cap": getattr(config, "attn_logit_softcapping", None) or 0,
             "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
             "tensors": {name: sums(value) for name, value in tensors.items()}}

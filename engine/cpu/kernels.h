@@ -44,10 +44,15 @@ enum {
 /* Most columns for which one kernel call sums over rows. */
 enum { COLUMNS_STRIP = 64 };
 
+/* What a vector is normed with: (x - mean) * inverse. The mean is 0 unless the norm is centred. */
+struct norm_of {
+    float inverse, mean;
+};
+
 /* Inputs of the gradient of a norm's weight (op_rmsnorm_backward). */
 struct norm_rows {
-    const float *x, *dy;  /* x and dy at the first column of this call */
-    const float *inverse; /* [rows, vectors] 1 / sqrt(mean(x^2) + eps) */
+    const float *x, *dy;         /* x and dy at the first column of this call */
+    const struct norm_of *norms; /* [rows, vectors] */
     size_t rows, vectors, width, ldx, lddy;
 };
 
@@ -129,14 +134,15 @@ struct delta_token {
 struct kernels {
     const char *isa;
     uint32_t width; /* floats in a vector */
-    /* 1 / sqrt(mean(x[n]^2) + eps) */
-    float (*inverse_rms)(const float *x, size_t n, float eps);
-    /* y[n] = x * r * (offset + w) */
-    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float r, float offset);
-    /* dx[n] (unless NULL) is set to the gradient, or increased by it; returns 1 / sqrt(mean(x^2) + eps) */
-    float (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
-                              float offset, bool accumulate);
-    /* dweight[n] += sum over rows and vectors of dy * x * inverse; n ≤ COLUMNS_STRIP */
+    /* inverse: 1 / sqrt(mean((x[n] - mean)^2) + eps) */
+    struct norm_of (*norm_of)(const float *x, size_t n, float eps, bool centred);
+    /* y[n] = (x - mean) * inverse * (offset + w) [+ bias, unless that is NULL] */
+    void (*rmsnorm)(const float *x, const float *w, const float *bias, float *y, size_t n,
+                    struct norm_of norm, float offset);
+    /* one vector of the op: dx (unless NULL) is set to the gradient, or increased by it */
+    struct norm_of (*rmsnorm_backward)(const struct op_rmsnorm_backward *op, const float *x, const float *w,
+                                       const float *dy, float *dx);
+    /* dweight[n] += sum over rows and vectors of dy * (x - mean) * inverse; n ≤ COLUMNS_STRIP */
     void (*norm_weight_sum)(const struct norm_rows *rows, float *dweight, size_t n);
     /* y[n] += sum over rows of x; n ≤ COLUMNS_STRIP */
     void (*column_sum)(const float *x, size_t ldx, size_t rows, float *y, size_t n);
@@ -152,7 +158,7 @@ struct kernels {
     void (*rope_pairs)(float *x, const float *cosines, const float *sines, size_t half, float sign);
     /* x[n] = cap * tanh(x * factor / cap) */
     void (*softcap)(float *x, size_t n, float factor, float cap);
-    /* act[n] = f(gate) * up, of the given form */
+    /* act[n] = f(gate) * up, of the given form; up may be NULL, which counts as 1 and gets no gradient */
     void (*glu)(const struct glu_form *form, const float *gate, const float *up, float *act, size_t n);
     void (*glu_backward)(const struct glu_form *form, float *gate, float *up, const float *dact, size_t n);
     void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n);

@@ -12,8 +12,8 @@
 enum {
     STRETCH = 512,            /* values of a row converted to fp32 at once, for operands in 16 bits */
     CROSS_ENTROPY_ROWS = 256, /* rows whose losses are computed before they are added up */
-    NORM_VECTORS_MAX = 4096   /* vectors whose inverse norms are stored, in the first thread's scratch memory,
-                                 until the weight's gradient uses them */
+    NORM_VECTORS_MAX = 4096 /* vectors whose norms (norm_of) are stored, in the first thread's scratch memory,
+                               until the weight's gradient uses them */
 };
 
 void cpu_copy(struct cpu_runner *runner, const struct op *op)
@@ -106,14 +106,16 @@ static void rmsnorm_vector(const struct kernels *kernels, const struct op_rmsnor
                            uint64_t at)
 {
     const float *weight = weight_of(&op->weight);
-    float r = kernels->inverse_rms(x, op->width, op->eps), y[STRETCH];
+    const float *bias = op->bias.buffer ? operand_at(&op->bias) : NULL;
+    const struct norm_of norm = kernels->norm_of(x, op->width, op->eps, op->centred);
+    float y[STRETCH];
     if (op->y.dtype == DTYPE_F32) {
-        kernels->rmsnorm(x, weight, (float *)operand_at(&op->y) + at, op->width, r, op->offset);
+        kernels->rmsnorm(x, weight, bias, (float *)operand_at(&op->y) + at, op->width, norm, op->offset);
         return;
     }
     for (uint32_t i = 0; i < op->width; i += STRETCH) {
         uint32_t n = op->width - i < STRETCH ? op->width - i : STRETCH;
-        kernels->rmsnorm(x + i, weight + i, y, n, r, op->offset);
+        kernels->rmsnorm(x + i, weight + i, bias ? bias + i : NULL, y, n, norm, op->offset);
         values_write(kernels, y, &op->y, at + i, n);
     }
 }
@@ -133,23 +135,24 @@ void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->rmsnorm.rows, ROWS_PER_PART, rmsnorm_part);
 }
 
-/* Computes the input's gradient row by row. Inverse norms of the vectors go to `extra`, for the weight's
- * gradient. */
+/* Computes the input's gradient row by row. What the vectors are normed with goes to `extra`, for the
+ * weight's gradient. */
 static void rmsnorm_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
     const float *weight = weight_of(&op->weight);
-    float *inverse = job->extra, *all = operand_at(&op->dx);
+    struct norm_of *norms = job->extra;
+    float *all = operand_at(&op->dx);
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
         const float *dy = (const float *)operand_at(&op->dy) + i * op->lddy;
         float *dx = !all ? NULL : all + i * op->lddx;
         for (size_t v = 0; v < op->vectors; v++) {
             size_t at = v * op->width;
-            float r = job->runner->kernels->rmsnorm_backward(x + at, weight, dy + at, !dx ? NULL : dx + at,
-                                                             op->width, op->eps, op->offset, op->accumulate);
-            if (inverse)
-                inverse[i * op->vectors + v] = r;
+            struct norm_of norm =
+                job->runner->kernels->rmsnorm_backward(op, x + at, weight, dy + at, !dx ? NULL : dx + at);
+            if (norms)
+                norms[i * op->vectors + v] = norm;
         }
     }
 }
@@ -160,7 +163,7 @@ static void norm_weight_part(const struct parts_job *job, uint64_t begin, uint64
     const struct norm_rows rows = {
         .x = (const float *)operand_at(&op->x) + begin,
         .dy = (const float *)operand_at(&op->dy) + begin,
-        .inverse = job->extra,
+        .norms = job->extra,
         .rows = op->rows,
         .vectors = op->vectors,
         .width = op->width,
@@ -230,10 +233,11 @@ static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, 
                         uint32_t n)
 {
     float gate[STRETCH], up[STRETCH], act[STRETCH];
-    uint64_t at = row * 2 * op->width + i;
+    uint64_t at = row * op_glu_across(&op->form, op->width) + i;
     values_read(kernels, &op->gate_up, at, gate, n);
-    values_read(kernels, &op->gate_up, at + op->width, up, n);
-    kernels->glu(&op->form, gate, up, act, n);
+    if (!op->form.plain)
+        values_read(kernels, &op->gate_up, at + op->width, up, n);
+    kernels->glu(&op->form, gate, op->form.plain ? NULL : up, act, n);
     values_write(kernels, act, &op->act, row * op->width + i, n);
 }
 
@@ -244,9 +248,10 @@ static void glu_part(const struct parts_job *job, uint64_t begin, uint64_t end)
     bool wide = op->gate_up.dtype == DTYPE_F32 && op->act.dtype == DTYPE_F32;
     for (uint64_t row = begin; row < end; row++) {
         if (wide) {
-            const float *gate = (const float *)operand_at(&op->gate_up) + row * 2 * op->width;
-            kernels->glu(&op->form, gate, gate + op->width, (float *)operand_at(&op->act) + row * op->width,
-                         op->width);
+            const float *gate =
+                (const float *)operand_at(&op->gate_up) + row * op_glu_across(&op->form, op->width);
+            kernels->glu(&op->form, gate, op->form.plain ? NULL : gate + op->width,
+                         (float *)operand_at(&op->act) + row * op->width, op->width);
             continue;
         }
         for (uint32_t i = 0; i < op->width; i += STRETCH)
@@ -264,13 +269,15 @@ static void glu_backward_stretch(const struct kernels *kernels, const struct op_
                                  uint64_t row, uint32_t i, uint32_t n)
 {
     float gate[STRETCH], up[STRETCH], dact[STRETCH];
-    uint64_t at = row * 2 * op->width + i;
+    uint64_t at = row * op_glu_across(&op->form, op->width) + i;
     values_read(kernels, &op->dact, row * op->width + i, dact, n);
     values_read(kernels, &op->gate_up, at, gate, n);
-    values_read(kernels, &op->gate_up, at + op->width, up, n);
-    kernels->glu_backward(&op->form, gate, up, dact, n);
+    if (!op->form.plain)
+        values_read(kernels, &op->gate_up, at + op->width, up, n);
+    kernels->glu_backward(&op->form, gate, op->form.plain ? NULL : up, dact, n);
     values_write(kernels, gate, &op->gate_up, at, n);
-    values_write(kernels, up, &op->gate_up, at + op->width, n);
+    if (!op->form.plain)
+        values_write(kernels, up, &op->gate_up, at + op->width, n);
 }
 
 static void glu_backward_part(const struct parts_job *job, uint64_t begin, uint64_t end)
@@ -278,11 +285,11 @@ static void glu_backward_part(const struct parts_job *job, uint64_t begin, uint6
     const struct op_glu_backward *op = &job->op->glu_backward;
     const struct kernels *kernels = job->runner->kernels;
     for (uint64_t row = begin; row < end; row++) {
-        uint64_t at = row * 2 * op->width;
+        uint64_t at = row * op_glu_across(&op->form, op->width);
         if (op->gate_up.dtype == DTYPE_F32 && op->dact.dtype == DTYPE_F32) {
             const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
             float *gate = (float *)operand_at(&op->gate_up) + at;
-            kernels->glu_backward(&op->form, gate, gate + op->width, dact, op->width);
+            kernels->glu_backward(&op->form, gate, op->form.plain ? NULL : gate + op->width, dact, op->width);
             continue;
         }
         for (uint32_t i = 0; i < op->width; i += STRETCH)

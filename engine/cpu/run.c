@@ -103,9 +103,9 @@ static bool sizes_fit(const struct op *op)
     case OP_UNPACK:
         return unpack_fits(&op->unpack);
     case OP_GLU:
-        return op->glu.form.kind <= GLU_CLAMPED;
+        return op->glu.form.kind < GLU_KINDS;
     case OP_GLU_BACKWARD:
-        return op->glu_backward.form.kind <= GLU_CLAMPED;
+        return op->glu_backward.form.kind < GLU_KINDS;
     case OP_EMBED_NOISE:
         return op->embed_noise.width <= EMBED_NOISE_WIDTH_MAX;
     case OP_SOFTCAP:

@@ -229,6 +229,8 @@ static void norm_operands(const struct op *op, struct uses *uses)
         use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
         if (o->weight.buffer)
             use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
+        if (o->bias.buffer)
+            use_flat(uses, AS_F32, "bias", o->bias, OPERAND_READ, o->width);
         use_as(uses, AS_FLOATS, "y", o->y, OPERAND_WRITE, o->rows, width, o->ldy);
         return;
     }
@@ -331,14 +333,14 @@ static void glu_operands(const struct op *op, struct uses *uses)
 {
     if (op->kind == OP_GLU) {
         const struct op_glu *o = &op->glu;
-        use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_READ, o->tokens, 2ull * o->width,
-               2ull * o->width);
+        uint64_t across = op_glu_across(&o->form, o->width);
+        use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_READ, o->tokens, across, across);
         use_as(uses, AS_FLOATS, "act", o->act, OPERAND_WRITE, o->tokens, o->width, o->width);
         return;
     }
     const struct op_glu_backward *o = &op->glu_backward;
-    use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width,
-           2ull * o->width);
+    uint64_t across = op_glu_across(&o->form, o->width);
+    use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, across, across);
     use_as(uses, AS_FLOATS, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 

@@ -134,26 +134,29 @@ struct op_embed_noise {
 /* y = x / sqrt(mean(x^2) + eps) * (offset + weight), for each vector (Zhang and Sennrich 2019, eq. 4; Gemma
  * uses offset 1). A row holds `vectors` consecutive vectors of `width` values, and all vectors share one
  * weight[width]: 1 vector is the usual norm, one vector per head is the norm of each head. Without a weight,
- * 0 stands for its values, and width is at most NORM_ALONE_MAX. y may be the same operand as x. f32; y may
- * also be bf16 or f16 if it is not x. */
+ * 0 stands for its values, and width is at most NORM_ALONE_MAX. With `centred` the mean is first subtracted
+ * from x (layer norm; Ba et al. 2016, eq. 3); `bias` [width] is added to y where it is present. y may be the
+ * same operand as x. f32; y may also be bf16 or f16 if it is not x. */
 enum { NORM_ALONE_MAX = 1024 };
 struct op_rmsnorm {
     uint32_t rows, width;
     uint32_t vectors;  /* 0 stands for 1 */
     uint32_t ldx, ldy; /* 0 stands for vectors * width */
     float eps, offset;
-    struct operand x, weight, y;
+    bool centred;
+    struct operand x, weight, bias /* may be absent */, y;
 };
 
 /* Gradient of op_rmsnorm with respect to its input x: dx is set to it, or with `accumulate` increased by it.
- * dweight, if present, is increased by the gradient of the weight, summed in the order of rows. dx may be
- * absent, or be the same operand as dy when not accumulating. f32. */
+ * dweight, if present, is increased by the gradient of the weight, summed in the order of rows; that of the
+ * bias is the sum of dy (op_column_sum). dx may be absent, or be the same operand as dy when not
+ * accumulating. f32. */
 struct op_rmsnorm_backward {
     uint32_t rows, width;
     uint32_t vectors;         /* 0 stands for 1 */
     uint32_t ldx, lddy, lddx; /* 0 stands for vectors * width */
     float eps, offset;
-    bool accumulate;
+    bool accumulate, centred;
     struct operand x, weight, dy, dx, dweight;
 };
 
@@ -216,22 +219,30 @@ struct op_attention_cached {
     struct operand q, k, v, out /* [tokens, heads * head_dim] */, sinks;
 };
 
-/* The activation of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu in its tanh form.
- * CLAMPED (gpt-oss) is g * sigmoid(alpha * g) * (1 + u), where g is gate up to `limit`, and u is up within
- * [-limit, limit]; beyond these limits their gradients are 0. */
-enum glu_kind { GLU_SILU, GLU_GELU_TANH, GLU_CLAMPED };
+/* The activation of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), gelu(x) = x * Phi(x), by
+ * its tanh form or exact, or relu(x)^2. CLAMPED (gpt-oss) is g * sigmoid(alpha * g) * (1 + u), where g is
+ * gate up to `limit`, and u is up within [-limit, limit]; beyond these limits their gradients are 0. */
+enum glu_kind { GLU_SILU, GLU_GELU_TANH, GLU_CLAMPED, GLU_GELU, GLU_RELU2, GLU_KINDS };
 struct glu_form {
     enum glu_kind kind;
+    bool plain;         /* there is no up, which counts as 1; not with CLAMPED */
     float limit, alpha; /* of CLAMPED; limit > 0 */
 };
 
-/* act[tokens,width] = f(gate) * up, where a row of gate_up[tokens, 2 * width] holds gate, then up. Each
- * operand is f32, bf16 or f16; the op computes in f32. */
+/* act[tokens,width] = f(gate) * up, where a row of gate_up[tokens, 2 * width] holds gate, then up; of a plain
+ * form it is [tokens, width] and holds gate alone. Each operand is f32, bf16 or f16; the op computes in f32.
+ */
 struct op_glu {
     uint32_t tokens, width;
     struct glu_form form;
     struct operand gate_up, act;
 };
+
+/* Returns the values in a row of gate_up. */
+static inline uint64_t op_glu_across(const struct glu_form *form, uint32_t width)
+{
+    return form->plain ? width : 2ull * width;
+}
 
 /* Replaces gate_up by its gradient, computed from dact. Each is f32, bf16 or f16. */
 struct op_glu_backward {

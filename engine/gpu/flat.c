@@ -73,6 +73,9 @@ static struct glu_gate gate_of(const struct glu_form *form)
 {
     bool clamped = form->kind == GLU_CLAMPED;
     return (struct glu_gate){.gelu = form->kind == GLU_GELU_TANH,
+                             .normal = form->kind == GLU_GELU,
+                             .square = form->kind == GLU_RELU2,
+                             .plain = form->plain,
                              .clamped = clamped,
                              .limit = form->limit,
                              .alpha = clamped ? form->alpha : 1};
@@ -81,7 +84,7 @@ static struct glu_gate gate_of(const struct glu_form *form)
 static bool glu_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return (op->kind == OP_GLU ? op->glu.form.kind : op->glu_backward.form.kind) <= GLU_CLAMPED;
+    return (op->kind == OP_GLU ? op->glu.form.kind : op->glu_backward.form.kind) < GLU_KINDS;
 }
 
 static int run_glu(struct gpu_call *call, const struct op *op)

@@ -5,8 +5,8 @@ enum {
     WARP_WIDTH_MAX = 1024, /* a warp normalises vectors of up to this width; a wider vector takes a block */
     CHUNKS_MAX = 64,       /* most chunks of rows in a sum over rows */
     CHUNK_ROWS_MIN = 64,
-    /* Half of the scratch memory is for the norms' inverses, half for partial sums. */
-    INVERSES_MAX = GPU_SCRATCH_BYTES / 2 / 4,
+    /* Half of the scratch memory is for what vectors are normed with, half for partial sums. */
+    NORMS_MAX = GPU_SCRATCH_BYTES / 2 / 8,
     PARTIALS_MAX = GPU_SCRATCH_BYTES / 2 / 8
 };
 
@@ -28,6 +28,7 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
     const struct op_rmsnorm *o = &op->rmsnorm;
     struct rmsnorm_args args = {.x = gpu_at(&o->x),
                                 .weight = gpu_at(&o->weight),
+                                .bias = gpu_at(&o->bias),
                                 .y = gpu_at(&o->y),
                                 .count = o->rows * o->vectors,
                                 .width = o->width,
@@ -36,16 +37,17 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
                                 .ldy = o->ldy,
                                 .y_as = gpu_element(o->y.dtype),
                                 .by_block = o->width > WARP_WIDTH_MAX,
+                                .centred = o->centred,
                                 .eps = o->eps,
                                 .offset = o->offset};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, dtype_bytes(o->y.dtype), o->ldy) &&
-                gpu_fours(args.weight, 4, o->width);
+                gpu_fours(args.weight, 4, o->width) && gpu_fours(args.bias, 4, o->width);
     return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
                       sizeof(args));
 }
 
 /* y[width] += sums over rows, in strips of columns if the scratch memory cannot hold all columns. The caller
- * sets x, dy, inverse, rows, vectors, ldx and lddy of args. */
+ * sets x, dy, norms, rows, vectors, ldx and lddy of args. */
 static int sum_columns(struct gpu_call *call, struct column_sums_args args, uint32_t width, gpu_address y)
 {
     const uint32_t rows = device_pass_size(args.rows / args.vectors) * args.vectors;
@@ -80,20 +82,20 @@ static int run_column_sum(struct gpu_call *call, const struct op *op)
         o->width, gpu_at(&o->y));
 }
 
-/* The gradient of the weight, for as many rows at a time as there is room for inverse norms. */
+/* The gradient of the weight, for as many rows at a time as there is room for their norms. */
 static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_backward *o,
                                 struct rmsnorm_backward_args args)
 {
-    uint32_t most = INVERSES_MAX / o->vectors;
+    uint32_t most = NORMS_MAX / o->vectors;
     args.dx = 0;
-    args.inverse = gpu_scratch(call);
+    args.norms = gpu_scratch(call);
     for (uint32_t row = 0; row < o->rows; row += most) {
         uint32_t rows = o->rows - row < most ? o->rows - row : most;
         args.x = gpu_at(&o->x) + 4ull * row * o->ldx;
         args.count = rows * o->vectors;
         struct column_sums_args sums = {.x = args.x,
                                         .dy = gpu_at(&o->dy) + 4ull * row * o->lddy,
-                                        .inverse = args.inverse,
+                                        .norms = args.norms,
                                         .rows = args.count,
                                         .vectors = o->vectors,
                                         .ldx = o->ldx,
@@ -110,7 +112,7 @@ static bool rmsnorm_backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
     return (op->rmsnorm_backward.weight.buffer || op->rmsnorm_backward.width <= NORM_ALONE_MAX) &&
-           op->rmsnorm_backward.vectors <= INVERSES_MAX &&
+           op->rmsnorm_backward.vectors <= NORMS_MAX &&
            (uint64_t)op->rmsnorm_backward.rows * op->rmsnorm_backward.vectors <= UINT32_MAX;
 }
 
@@ -130,6 +132,7 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
                                          .lddx = o->lddx,
                                          .accumulate = o->accumulate,
                                          .by_block = o->width > WARP_WIDTH_MAX,
+                                         .centred = o->centred,
                                          .eps = o->eps,
                                          .offset = o->offset};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.dy, 4, o->lddy) &&

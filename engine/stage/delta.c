@@ -245,10 +245,32 @@ static void gated_copy(const struct layer_run *run, struct operand mixed, struct
                back ? 3 * h : h);
 }
 
+/* Copies between VALUE_PACKED, where each head has its q, k and v together, and VALUE_QKV. */
+static void by_head_copy(const struct layer_run *run, struct operand packed, struct operand qkv, bool back)
+{
+    const struct model_heads *h = &run->plan->heads;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct operand in = operand_skip(packed, (uint64_t)i * h->head_dim),
+                       out = operand_skip(qkv, (uint64_t)i * h->q);
+        queue_step(run, &(struct op){.kind = OP_COPY,
+                                     .copy = {.rows = run->pass->tokens,
+                                              .vectors = h->heads,
+                                              .width = h->head_dim,
+                                              .ldx = h->qkv,
+                                              .ldy = h->qkv,
+                                              .vx = (back ? 1 : 3) * h->head_dim,
+                                              .vy = (back ? 3 : 1) * h->head_dim,
+                                              .x = back ? out : in,
+                                              .y = back ? in : out}});
+    }
+}
+
 static void parts_copy(const struct layer_run *run, const struct layer_step *step, struct operand in,
                        struct operand out, bool back)
 {
-    if (step->in == VALUE_PACKED)
+    if (config_of(run)->qkv_by_head)
+        by_head_copy(run, in, out, back);
+    else if (step->in == VALUE_PACKED)
         packed_copy(run, in, out, back);
     else if (step->in == VALUE_ATT)
         narrow_copy(run, in, out, back);

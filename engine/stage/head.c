@@ -8,11 +8,18 @@
 #include "engine/stage/linear.h"
 #include "engine/stage/table_adapter.h"
 
-enum { HEAD_NORM = 0, HEAD_MATRIX = 1 }; /* indices of the last block's tensors */
+enum { HEAD_NORM = 0 }; /* index in the last block's tensors; behind the norm's are bias and matrix */
 
 static struct block_state *head_block(const struct stage *stage)
 {
     return stage_block(stage, stage->config.layers + 1);
+}
+
+/* The bias of the logits, or NULL. */
+static const struct layer_tensor *head_bias(const struct stage *stage)
+{
+    const struct model_config *c = &stage->config;
+    return c->head_bias ? &head_block(stage)->tensors->list[c->norm_bias ? 2 : 1] : NULL;
 }
 
 /* The matrix that the head multiplies with: its own, the embedding's, or the copy of the embedding. */
@@ -22,7 +29,9 @@ static const struct block_state *matrix_block(const struct stage *stage, const s
     const struct block_state *block = l->shares_table   ? stage_block(stage, 0)
                                       : l->copies_table ? &stage->table
                                                         : head_block(stage);
-    *matrix = &block->tensors->list[l->shares_table || l->copies_table ? 0 : HEAD_MATRIX];
+    *matrix = &block->tensors->list[l->shares_table || l->copies_table
+                                        ? 0
+                                        : 1u + stage->config.norm_bias + stage->config.head_bias];
     return block;
 }
 
@@ -43,6 +52,14 @@ static void logits_of(struct stage_pass *pass, struct operand x, uint32_t at, ui
                                                    .alpha = (float)stage->config.logit_scale,
                                                    .x = {norm, hidden},
                                                    .c = {pass_workspace(pass, l->workspace.logits), vocab}});
+    const struct layer_tensor *bias = head_bias(stage);
+    if (bias)
+        queue_op(&pass->queue, &(struct op){.kind = OP_BIAS,
+                                            .bias = {.rows = rows,
+                                                     .width = vocab,
+                                                     .ldx = vocab,
+                                                     .x = pass_workspace(pass, l->workspace.logits),
+                                                     .bias = tensor_at(head_block(stage), bias)}});
     head_adapter_forward(pass, at, rows);
 }
 
@@ -71,6 +88,14 @@ static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
     struct operand logits = pass_workspace(pass, l->workspace.logits);
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     double scale = stage->config.logit_scale;
+    const struct layer_tensor *bias = head_bias(stage);
+    if (bias && bias->trained)
+        queue_op(&pass->queue, &(struct op){.kind = OP_COLUMN_SUM,
+                                            .column_sum = {.rows = rows,
+                                                           .width = vocab,
+                                                           .ldx = vocab,
+                                                           .x = logits,
+                                                           .y = tensor_gradient(head_block(stage), bias)}});
     if (matrix->trained)
         queue_gemm(&pass->queue, &(struct gemm){.order = GEMM_TN,
                                                 .m = vocab,

@@ -52,14 +52,18 @@ void block_norm(struct stage_pass *pass, const struct block_state *block, int32_
                 struct operand x, struct operand y)
 {
     const struct layer_tensor *weight = &block->tensors->list[norm];
+    const struct model_config *config = &pass->stage->config;
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM,
                                         .rmsnorm = {.rows = rows,
                                                     .width = weight->rows,
                                                     .ldx = norm_ld(pass, weight),
                                                     .eps = norm_eps(pass, weight),
                                                     .offset = norm_offset(pass, weight),
+                                                    .centred = config->layer_norm,
                                                     .x = x,
                                                     .weight = tensor_at(block, weight),
+                                                    .bias = config->norm_bias ? tensor_at(block, weight + 1)
+                                                                              : (struct operand){0},
                                                     .y = y}});
 }
 
@@ -68,6 +72,14 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
                          struct operand dx)
 {
     const struct layer_tensor *weight = &block->tensors->list[norm];
+    bool bias = pass->stage->config.norm_bias && weight[1].trained;
+    if (bias) /* dx may overwrite dy */
+        queue_op(&pass->queue, &(struct op){.kind = OP_COLUMN_SUM,
+                                            .column_sum = {.rows = rows,
+                                                           .width = weight->rows,
+                                                           .ldx = weight->rows,
+                                                           .x = dy,
+                                                           .y = tensor_gradient(block, weight + 1)}});
     queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
                                         .rmsnorm_backward = {.rows = rows,
                                                              .width = weight->rows,
@@ -76,6 +88,7 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
                                                              .eps = norm_eps(pass, weight),
                                                              .offset = norm_offset(pass, weight),
                                                              .accumulate = accumulate,
+                                                             .centred = pass->stage->config.layer_norm,
                                                              .x = x,
                                                              .weight = tensor_at(block, weight),
                                                              .dy = dy,
@@ -335,9 +348,12 @@ static struct op glu_op(const struct layer_run *run, const struct layer_step *st
     bool sparse = run->plan->width[VALUE_CHOSEN] > 0 && step->in == VALUE_GATE_UP;
     uint32_t copies = sparse ? config->experts_active : 1;
     uint32_t tokens = run->pass->tokens * copies, width = run->plan->width[step->out] / copies;
-    struct glu_form form = {.kind = config->gelu             ? GLU_GELU_TANH
-                                    : config->gate_limit > 0 ? GLU_CLAMPED
-                                                             : GLU_SILU,
+    static const enum glu_kind kinds[] = {[ACT_SILU] = GLU_SILU,
+                                          [ACT_GELU_TANH] = GLU_GELU_TANH,
+                                          [ACT_GELU] = GLU_GELU,
+                                          [ACT_RELU2] = GLU_RELU2};
+    struct glu_form form = {.kind = config->gate_limit > 0 ? GLU_CLAMPED : kinds[config->act],
+                            .plain = config->plain_ffn,
                             .limit = (float)config->gate_limit,
                             .alpha = (float)config->gate_alpha};
     struct operand gate_up = run_value(run, step->in);

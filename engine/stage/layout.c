@@ -95,6 +95,7 @@ static const char *part_lacks(const struct stage_options *o)
     return ends && part->follows ? "with the embedding or the head, which the first member has"
            : o->split            ? "with split backward"
            : c->post_norms       ? "where outputs are normed"
+           : c->parallel         ? "where attention and FFN read one input"
            : c->delta_value_heads > 0 || c->attn_gate          ? "of gated delta nets"
            : c->kv_latent > 0 && rectangle                     ? "of latent attention"
            : c->conv_taps > 0                                  ? "of short convolutions"

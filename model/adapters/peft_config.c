@@ -308,9 +308,9 @@ static double alpha_of(const struct portable *p, uint32_t rank, double scale)
  * layer's. */
 static void site_name(const struct portable *p, uint32_t layer, uint32_t site, bool last, char name[64])
 {
-    static const char front[] = "model.";
+    const char *front = arch_prefix(arch_of(p->model->arch));
     uint32_t target = 1u << site;
-    char own[ARCH_NAME_MAX], begin[32];
+    char own[ARCH_NAME_MAX];
     snprintf(own, sizeof(own), "%slayers.%u.%s.%s", front, layer, lora_target_module(target),
              lora_target_name_in(p->model, target));
     if (target & LORA_TABLES || (target & LORA_EXPERTS && last)) {
@@ -321,8 +321,9 @@ static void site_name(const struct portable *p, uint32_t layer, uint32_t site, b
         lora_parameter_name(p->model, layer, target, own);
     else if (arch_of(p->model->arch)->own_modules || target & LORA_PER_LAYER)
         arch_tensor_name(p->model->arch, (enum arch_tensor)(ARCH_Q + (int)site), layer, 0, "", own);
-    int skip = snprintf(begin, sizeof(begin), "%slayers.%u.", front, layer);
-    snprintf(name, 64, "%.63s", own + (last ? skip : (int)strlen(front)));
+    const char *number = strpbrk(own, "0123456789");
+    bool skips = last && number;
+    snprintf(name, 64, "%.63s", skips ? number + strspn(number, "0123456789") + 1 : own + strlen(front));
 }
 
 static int add_pattern(struct lora_patterns *patterns, const char *key, double value, struct err *err)

@@ -187,6 +187,11 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
         return -1;
     if (check_parameters(spec, lora_sites_targets(&sites), err) < 0)
         return -1;
+    if ((arch->own_tables || config->head_bias) && method->modules_to_save.count > 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.modules_to_save: the tables of a model of type \"%s\" are not trained beside "
+                       "adapters; leave it out, or train everything (kind: full)",
+                       arch->model_type);
     if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
         return -1;
     if (config->experts > 0 && check_experts(&sites, config, err) < 0)

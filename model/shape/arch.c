@@ -19,6 +19,35 @@ const char *arch_act_key(const struct arch *arch)
     return arch->gelu && !arch->gelu_as_act ? "hidden_activation" : "hidden_act";
 }
 
+static const struct {
+    const char *name;
+    enum model_act act;
+} acts[] = {{"silu", ACT_SILU},          {"gelu_pytorch_tanh", ACT_GELU_TANH},
+            {"gelu", ACT_GELU},          {"relu2", ACT_RELU2},
+            {"swish", ACT_SILU},         {"gelu_new", ACT_GELU_TANH},
+            {"gelu_fast", ACT_GELU_TANH}};
+
+const char *arch_act_name(enum model_act act)
+{
+    size_t i = 0;
+    while (acts[i].act != act)
+        i++;
+    return acts[i].name;
+}
+
+int arch_act_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
+        if (strcmp(acts[i].name, name) == 0)
+            return (int)acts[i].act;
+    return -1;
+}
+
+const char *arch_prefix(const struct arch *arch)
+{
+    return arch->prefix ? arch->prefix : "model.";
+}
+
 const char *arch_norm_eps_key(const struct arch *arch)
 {
     return arch->norm_eps_key ? arch->norm_eps_key : "rms_norm_eps";
@@ -126,7 +155,14 @@ void arch_fill(struct model_config *c)
     c->post_norms = a->post_norms;
     c->no_pre_norms = a->no_pre_norms;
     c->rope_adjacent = a->rope_adjacent;
-    c->gelu = a->gelu;
+    c->act = a->gelu ? ACT_GELU_TANH : ACT_SILU;
+    c->plain_ffn = a->act != NULL;
+    c->qkv_by_head = a->qkv_by_head;
+    c->parallel = a->parallel_key || a->one_norm;
+    c->one_norm = a->one_norm;
+    c->head_bias = a->head_bias;
+    c->layer_norm = a->layer_norm;
+    c->norm_bias = a->norm_bias;
     c->attn_gate = a->attn_gate;
     c->delta_packed = a->delta_packed;
     c->attn_sinks = a->attn_sinks;
@@ -286,18 +322,20 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     return !gguf && match_name(a->name_too, name, is_bare(a->name_too_of), match);
 }
 
-/* Matches the name with "model." put before it, for files that leave it out; the suffix points into
- * 'name'. */
+/* Matches the name with "model." or what stands for it put before it, for files that leave it out; the suffix
+ * points into 'name'. */
 static bool match_body(enum model_arch arch, const char *name, struct arch_match *match)
 {
-    char full[ARCH_NAME_MAX] = "model.";
-    size_t length = strlen(name);
-    if (length >= sizeof(full) - 6)
+    char full[ARCH_NAME_MAX];
+    const char *prefix = arch_prefix(&archs[arch]);
+    size_t length = strlen(name), front = strlen(prefix);
+    if (length >= sizeof(full) - front)
         return false;
-    memcpy(full + 6, name, length + 1);
+    memcpy(full, prefix, front);
+    memcpy(full + front, name, length + 1);
     if (!match_any(arch, full, false, match))
         return false;
-    match->suffix = name + (match->suffix - full - 6);
+    match->suffix = name + (match->suffix - full - front);
     return true;
 }
 

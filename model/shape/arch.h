@@ -91,6 +91,7 @@ struct arch_name {
 /* config.json's keys that say whether matrices have biases; NULL: they have none, whatever the file says. */
 struct arch_biases {
     const char *qkv, *o, *ffn;
+    bool ffn_default; /* the value of an absent key of the FFN, or of all models where there is no key */
     bool qkv_default; /* the value of an absent key of q, k and v */
     bool qkv_always;  /* q, k and v have biases in every model */
     bool o_default;   /* the value of an absent key of o */
@@ -168,7 +169,19 @@ struct arch {
         uint32_t kv, q, key_dim, rotary_dim, value_dim;
         bool pairs_given;
     } latent;
-    bool own_modules; /* modules have other names than Llama's, by which adapters' configs name them */
+    bool one_norm;      /* attention and FFN both read the layer's input after one norm */
+    bool head_bias;     /* the head has a bias */
+    bool qkv_by_head;   /* packed_qkv has the rows of each head's q, k and v together */
+    bool own_tables;    /* embedding and head have names that only this table knows: they take no adapters */
+    const char *prefix; /* what names of the layers' modules begin with, or NULL: "model." */
+    const char *act;    /* of an FFN without gate: the activation of files that name none */
+    bool layer_norm;    /* norms subtract the mean */
+    bool norm_bias;     /* … and add a bias */
+    double logit_scale; /* default of config.json's factor of the logits; 0: no such key */
+    /* config.json's key that says whether the FFN reads the layer's input (default: yes), or NULL: no */
+    const char *parallel_key;
+    const char *(*keys)[2]; /* other names of config.json's keys, each before the usual one; NULL ends them */
+    bool own_modules;       /* modules have other names than Llama's, by which adapters' configs name them */
     const char *norm_eps_key; /* config.json's key of the norms' epsilon, or NULL: rms_norm_eps */
     bool gelu_as_act;         /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
     bool multipliers;   /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
@@ -250,6 +263,11 @@ const char *arch_experts_key(const struct arch *arch);
 const char *arch_norm_eps_key(const struct arch *arch);
 /* Returns config.json's key of the FFN's activation. */
 const char *arch_act_key(const struct arch *arch);
+/* Returns what the names of the layers' modules begin with, "model." in most families. */
+const char *arch_prefix(const struct arch *arch);
+/* Returns the name of an activation in config.json, and finds one by a name; -1: there is none. */
+const char *arch_act_name(enum model_act act);
+int arch_act_find(const char *name);
 
 /* Finds an architecture by model_type; -1 when there is none. */
 int arch_find(const char *model_type);

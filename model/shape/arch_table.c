@@ -34,6 +34,7 @@ const struct arch_name arch_llama_names[ARCH_TENSOR_COUNT] = {
 };
 
 const struct arch archs[MODEL_ARCH_COUNT] = {
+#include "model/shape/arch_layer_norm.h"
     [MODEL_LLAMA] = {.model_type = "llama",
                      .class_name = "LlamaForCausalLM",
                      .gguf = "llama",

@@ -48,7 +48,9 @@ static uint32_t attention_targets(const struct model_config *config, uint32_t la
 
 static uint32_t ffn_targets(const struct model_config *config)
 {
-    return LORA_DOWN | (config->packed_gate_up ? LORA_GATE_UP : LORA_GATE | LORA_UP);
+    return LORA_DOWN | (config->packed_gate_up ? LORA_GATE_UP
+                        : config->plain_ffn    ? LORA_UP
+                                               : LORA_GATE | LORA_UP);
 }
 
 static uint32_t delta_targets(const struct model_config *config)
@@ -277,10 +279,11 @@ static void part_params(const struct model_config *c, const struct block_options
         part->lora_params += adapter_params(c, o, layer, target, ffn);
 }
 
-/* Returns how many norms as wide as the residual stream each half of a layer has. */
+/* Returns how many vectors of weights and biases the norms of each half of a layer have, which are as wide as
+ * the residual stream. */
 static uint64_t norms_of_half(const struct model_config *c)
 {
-    return (c->no_pre_norms ? 0u : 1u) + (c->post_norms ? 1u : 0u);
+    return ((c->no_pre_norms ? 0u : 1u) + (c->post_norms ? 1u : 0u)) * (c->norm_bias ? 2u : 1u);
 }
 
 enum { LORA_FFN = LORA_ALL & ~(LORA_ATTENTION | LORA_SHARED | LORA_PER_LAYER) };
@@ -353,11 +356,11 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.active = c->experts_active;
     }
     part_params(c, o, layer, LORA_FFN | (expert ? 0 : LORA_PER_LAYER | LORA_SHARED), (uint32_t)f, &p);
-    p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h) + (own > 0 ? h : 0);
+    p.params = p.matrix_params + (expert || c->one_norm ? 0 : norms_of_half(c) * h) + (own > 0 ? h : 0);
     if (expert ? c->expert_bias : c->mlp_bias)
-        p.params += 2 * f + h;
+        p.params += (c->plain_ffn ? 1 : 2) * f + h;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
-    p.saved_per_token = h + 3 * f + (own > 0 ? h + 3 * own : 0);
+    p.saved_per_token = h + (c->plain_ffn ? 2 : 3) * f + (own > 0 ? h + 3 * own : 0);
     return p;
 }
 
@@ -404,13 +407,14 @@ static void fill_block(const struct model_config *c, const struct block_options 
         b->parts[b->part_count++] = part_embedding(c, o);
     } else if (index == c->layers + 1) {
         b->kind = BLOCK_HEAD;
-        b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
-                                                        .copies = 1,
-                                                        .active = 1,
-                                                        .params = h + (c->tied ? 0 : table),
-                                                        .lora_params = saves_head ? table : 0,
-                                                        .flops_per_token = 2.0 * (double)table,
-                                                        .saved_per_token = h};
+        b->parts[b->part_count++] = (struct block_part){
+            .kind = PART_HEAD,
+            .copies = 1,
+            .active = 1,
+            .params = (c->norm_bias ? 2 : 1) * h + (c->tied ? 0 : table) + (c->head_bias ? c->vocab : 0),
+            .lora_params = saves_head ? table : 0,
+            .flops_per_token = 2.0 * (double)table,
+            .saved_per_token = h};
         table_adapter(c, o, LORA_HEAD, &b->parts[0]);
     } else {
         b->kind = BLOCK_LAYER;
@@ -501,6 +505,8 @@ static void walk_named(struct walk *w, enum arch_tensor what, uint32_t expert, c
 static void walk_norm(struct walk *w, enum arch_tensor what, uint32_t width)
 {
     walk_named(w, what, 0, ".weight", width, 0);
+    if (w->config->norm_bias)
+        walk_named(w, what, 0, ".bias", width, 0);
 }
 
 /* Visits the model's targets in the mask in order, each with its bias. */
@@ -604,7 +610,7 @@ static void walk_layer(struct walk *w)
     }
     if (c->post_norms)
         walk_norm(w, ARCH_NORM_ATTENTION_POST, c->hidden);
-    if (!c->no_pre_norms)
+    if (!c->no_pre_norms && !c->one_norm)
         walk_norm(w, ARCH_NORM_FFN, c->hidden);
     if (model_layer_is_sparse(c, w->block - 1))
         walk_experts(w);
@@ -646,6 +652,8 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
             walk_norm(&w, ARCH_NORM_FINAL, config->hidden);
             if (!config->tied)
                 walk_named(&w, ARCH_HEAD, 0, ".weight", config->vocab, config->hidden);
+            if (config->head_bias)
+                walk_named(&w, ARCH_HEAD, 0, ".bias", config->vocab, 0);
         }
     }
     return w.status;

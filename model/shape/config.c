@@ -108,9 +108,10 @@ static void set_rope(json_t *out, const struct model_config *c)
     if (c->rope_local_set)
         parameters = json_pack("{s:o, s:o}", "full_attention", parameters, "sliding_attention",
                                rope_to_json(&c->rope_local));
-    if (c->rotary_dim && !c->kv_latent)
+    double partial = arch_of(c->arch)->partial_rotary;
+    if (!c->kv_latent && (c->rotary_dim || (partial > 0 && partial < 1)))
         json_object_set_new(parameters, "partial_rotary_factor",
-                            json_real((double)c->rotary_dim / c->head_dim));
+                            json_real(c->rotary_dim ? (double)c->rotary_dim / c->head_dim : 1));
     json_object_set_new(out, "rope_parameters", parameters);
     if (arch_of(c->arch)->no_rope_period == 0)
         return;
@@ -370,7 +371,7 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     }
     json_object_set_new(out, "architectures", json_pack("[s]", a->class_name));
     json_object_set_new(out, "model_type", json_string(a->model_type));
-    json_object_set_new(out, arch_act_key(a), json_string(c->gelu ? "gelu_pytorch_tanh" : "silu"));
+    json_object_set_new(out, arch_act_key(a), json_string(arch_act_name(c->act)));
     json_object_set_new(out, "hidden_size", json_integer(c->hidden));
     /* A mixture without dense layers has no dense width, but the key is required; for Mixtral and OLMoE it is
      * the experts' width. */
@@ -388,6 +389,10 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
         json_object_set_new(out, "attention_dropout", json_real(0));
         json_object_set_new(out, "residual_dropout", json_real(0));
     }
+    if (a->logit_scale > 0)
+        json_object_set_new(out, "logit_scale", json_real(c->logit_scale));
+    if (a->parallel_key)
+        json_object_set_new(out, a->parallel_key, json_boolean(c->parallel));
     json_object_set_new(out, "torch_dtype", json_string(dtypes[c->dtype]));
     set_tokens(out, c);
     set_rope(out, c);

@@ -69,8 +69,15 @@ enum model_arch {
     MODEL_QWEN3_VL,
     MODEL_GEMMA4,
     MODEL_QWEN3_5,
+    MODEL_STARCODER2,
+    MODEL_GPT_NEOX,
+    MODEL_PHI,
+    MODEL_COHERE,
     MODEL_ARCH_COUNT
 };
+
+/* The activation of the FFN. */
+enum model_act { ACT_SILU, ACT_GELU_TANH, ACT_GELU, ACT_RELU2 };
 
 /* How rotary frequencies are scaled. ROPE_OTHER stands for a GGUF's unknown scaling; such a model is planned
  * but not run. */
@@ -163,7 +170,14 @@ struct model_config {
     struct rope_config rope_local;
     bool rope_adjacent; /* values 2i and 2i + 1 of a head are rotated as a pair; if false, i and i + half */
     bool attn_gate; /* each head's rows of q's matrix are followed by those of its output's gate (Qwen 3.5) */
-    bool gelu;      /* the gate is GELU in its tanh form; if false, SiLU */
+    enum model_act act;  /* of the gate, or of up where the FFN is plain */
+    bool plain_ffn;      /* the FFN has no gate: up, the activation, down (StarCoder 2) */
+    bool parallel;       /* the FFN reads the layer's input, as attention does (GPT-NeoX) */
+    bool one_norm;       /* … and both read it after one norm (Phi-2, Command R) */
+    bool head_bias;      /* the logits have a bias (Phi-2) */
+    bool qkv_by_head;    /* packed_qkv, with the rows of each head's q, k and v together (GPT-NeoX) */
+    bool layer_norm;     /* norms are layer norms: the mean is subtracted first */
+    bool norm_bias;      /* … and a bias is added */
     bool packed_qkv;     /* q, k and v are one matrix (Phi-3) */
     bool packed_gate_up; /* gate and up are one matrix (Phi-3, GLM) */
     bool post_norms;     /* attention's and the FFN's outputs are normed before they are added (Gemma) */

@@ -51,6 +51,11 @@
 #define DEEPSEEK2 SET_OF(MODEL_DEEPSEEK2)
 #define DEEPSEEK3 SET_OF(MODEL_DEEPSEEK3)
 #define LATENT (GLM4_LITE | DEEPSEEK2 | DEEPSEEK3)
+#define STARCODER2 SET_OF(MODEL_STARCODER2)
+#define NEOX SET_OF(MODEL_GPT_NEOX)
+#define PHI SET_OF(MODEL_PHI)
+#define COHERE SET_OF(MODEL_COHERE)
+#define LAYER_NORMS (STARCODER2 | NEOX | PHI | COHERE)
 #define EVERY (SET_OF(MODEL_ARCH_COUNT) - 1)
 
 /* Types that a value may have, as bits. */
@@ -67,10 +72,11 @@ static const struct key {
     {"attention_k_eq_v", TRUTH, GEMMA4, 0},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1 | GPT_OSS | GEMMA4 | LATENT,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL | QWEN3_5 | GLM4_MOE | DOTS1 | GPT_OSS | GEMMA4 | LATENT | NEOX |
+         COHERE,
      0},
     {"attention_dropout", WHOLE | REAL, EVERY & ~(ERNIE | ERNIE_MOE | LFM2),
-     LLAMA | GEMMA | GEMMA4 | GLM | QWEN2_5_VL | DOTS1 | DEEPSEEK2 | DEEPSEEK3},
+     LLAMA | GEMMA | GEMMA4 | GLM | QWEN2_5_VL | DOTS1 | DEEPSEEK2 | DEEPSEEK3 | PHI | COHERE},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
     {"attention_out_bias", TRUTH, SEED, 0},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
@@ -85,13 +91,15 @@ static const struct key {
     {"conv_bias", TRUTH, LFM2, 0},
     {"decoder_sparse_step", WHOLE, QWEN3_MOE | QWEN2_MOE | QWEN3_NEXT, 0},
     {"embedding_multiplier", WHOLE | REAL, GRANITE, 0},
-    {"embd_pdrop", WHOLE | REAL, PHI3, 0},
+    {"embd_pdrop", WHOLE | REAL, PHI3 | PHI, 0},
+    {"hidden_dropout", WHOLE | REAL, NEOX, 0},
+    {"embedding_dropout", WHOLE | REAL, STARCODER2, 0},
     {"eos_token_id", WHOLE | WHOLES, EVERY, EVERY},
     {"enable_moe_block", TRUTH, GEMMA4, 0},
     {"final_logit_softcapping", REAL, GEMMA | GEMMA4, GEMMA | GEMMA4},
     {"first_k_dense_replace", WHOLE, GLM4_MOE | DOTS1 | DEEPSEEK2 | DEEPSEEK3, DOTS1},
     {"full_attn_idxs", WHOLES, LFM2, LFM2},
-    {"head_dim", WHOLE, EVERY & ~LFM2,
+    {"head_dim", WHOLE, EVERY & ~(LFM2 | LAYER_NORMS),
      LLAMA | MISTRAL | MIXTRAL | ERNIE | GLM | SEED | INTERNLM3 | MINISTRAL | DEEPSEEK2},
     {"hidden_act", TEXT, EVERY & ~(GEMMA | GEMMA4 | LFM2), 0},
     {"hidden_activation", TEXT, GEMMA | GEMMA4, 0},
@@ -101,6 +109,7 @@ static const struct key {
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
     {"kv_lora_rank", WHOLE, LATENT, 0},
+    {"layer_norm_eps", REAL, NEOX | PHI | COHERE, 0},
     {"layer_types", TEXTS,
      QWEN2 | QWEN3 | GEMMA | GEMMA4 | SMOLLM3 | OLMO3 | MINISTRAL | CWM | LFM2 | QWEN2_5_VL | QWEN3_5 |
          QWEN2_MOE | DOTS1 | GPT_OSS | GRANITE_HYBRID,
@@ -111,6 +120,7 @@ static const struct key {
     {"linear_num_key_heads", WHOLE, QWEN3_5, 0},
     {"linear_num_value_heads", WHOLE, QWEN3_5, 0},
     {"linear_value_head_dim", WHOLE, QWEN3_5, 0},
+    {"logit_scale", REAL, COHERE, 0},
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
     {"mamba_conv_bias", TRUTH, GRANITE_HYBRID, 0},
     {"mamba_d_conv", WHOLE, GRANITE_HYBRID, 0},
@@ -143,6 +153,7 @@ static const struct key {
     {"norm_topk_prob", TRUTH, QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_NEXT | GLM4_MOE | DOTS1 | LATENT,
      DOTS1 | DEEPSEEK2},
     {"norm_eps", REAL, LFM2, 0},
+    {"norm_epsilon", REAL, STARCODER2, 0},
     {"num_attention_heads", WHOLE, EVERY, 0},
     {"num_experts", WHOLE, QWEN3_MOE | OLMOE | QWEN2_MOE | QWEN3_5_MOE | QWEN3_NEXT | GEMMA4, GEMMA4},
     {"num_experts_per_tok", WHOLE,
@@ -150,9 +161,10 @@ static const struct key {
          GRANITE_MOE | LATENT,
      DOTS1},
     {"num_hidden_layers", WHOLE, EVERY, 0},
-    {"num_key_value_heads", WHOLE, EVERY,
+    {"num_key_value_heads", WHOLE, EVERY & ~NEOX,
      LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
-         INTERNLM3 | QWEN2_5_VL | QWEN3_VL | QWEN2_MOE | DOTS1 | ERNIE_MOE | DEEPSEEK2 | DEEPSEEK3},
+         INTERNLM3 | QWEN2_5_VL | QWEN3_VL | QWEN2_MOE | DOTS1 | ERNIE_MOE | DEEPSEEK2 | DEEPSEEK3 | PHI |
+         COHERE},
     {"num_kv_shared_layers", WHOLE, GEMMA4, 0},
     {"num_labels", WHOLE, EVERY, 0},
     {"num_local_experts", WHOLE, MIXTRAL | GPT_OSS | GRANITE_MOE, 0},
@@ -166,15 +178,16 @@ static const struct key {
     {"per_layer_config", OBJECT, GEMMA4, GEMMA4},
     {"position_embedding_type", TEXT, GRANITE_HYBRID, GRANITE_HYBRID},
     {"pretraining_tp", WHOLE, LLAMA | SEED | CWM | GLM4_LITE | DEEPSEEK3, LLAMA | DEEPSEEK3},
+    {"qk_layernorm", TRUTH, PHI, 0},
     {"q_lora_rank", WHOLE, LATENT, LATENT},
     {"qk_nope_head_dim", WHOLE, LATENT, 0},
     {"qk_rope_head_dim", WHOLE, LATENT, 0},
     {"query_pre_attn_scalar", WHOLE, GEMMA, 0},
-    {"resid_pdrop", WHOLE | REAL, PHI3, 0},
-    {"residual_dropout", WHOLE | REAL, SEED, 0},
+    {"resid_pdrop", WHOLE | REAL, PHI3 | PHI, 0},
+    {"residual_dropout", WHOLE | REAL, SEED | STARCODER2, 0},
     {"residual_multiplier", WHOLE | REAL, GRANITE, 0},
     {"return_dict", TRUTH, EVERY, EVERY},
-    {"rms_norm_eps", REAL, EVERY & ~LFM2, 0},
+    {"rms_norm_eps", REAL, EVERY & ~(LFM2 | LAYER_NORMS), 0},
     {"rope_interleave", TRUTH, GLM4_LITE | DEEPSEEK3, 0},
     {"rope_parameters", OBJECT, EVERY, EVERY},
     {"router_aux_loss_coef", REAL,
@@ -186,7 +199,7 @@ static const struct key {
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
      EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
-               LFM2 | QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE | LATENT),
+               LFM2 | QWEN3_VL | QWEN3_5 | GLM4_MOE | ERNIE_MOE | LATENT | NEOX | PHI | COHERE),
      EVERY & ~(CWM | GEMMA4)},
     {"swiglu_alpha", REAL, GPT_OSS, 0},
     {"swiglu_limit", REAL, GPT_OSS, 0},
@@ -196,12 +209,13 @@ static const struct key {
     {"top_k_experts", WHOLE, GEMMA4, GEMMA4},
     {"topk_group", WHOLE, GLM4_MOE | DOTS1 | LATENT, DOTS1 | DEEPSEEK2},
     {"topk_method", TEXT, DEEPSEEK2, 0},
-    {"use_bias", TRUTH, ERNIE | ERNIE_MOE, ERNIE | ERNIE_MOE},
+    {"use_bias", TRUTH, ERNIE | ERNIE_MOE | STARCODER2, ERNIE | ERNIE_MOE},
     {"use_bidirectional_attention", TEXT, GEMMA4, GEMMA4},
     {"use_bidirectional_attention", TRUTH, GEMMA | GEMMA1, GEMMA | GEMMA1},
     {"use_cache", TRUTH, EVERY, ERNIE},
     {"use_double_wide_mlp", TRUTH, GEMMA4, 0},
-    {"use_qk_norm", TRUTH, GLM4_MOE, 0},
+    {"use_parallel_residual", TRUTH, NEOX, 0},
+    {"use_qk_norm", TRUTH, GLM4_MOE | COHERE, COHERE},
     {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3 | QWEN2_5_VL | QWEN2_MOE, QWEN2_5_VL},
     {"v_head_dim", WHOLE, LATENT, 0},
     {"vocab_size", WHOLE, EVERY, 0},

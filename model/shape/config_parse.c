@@ -10,6 +10,7 @@
 #include "model/shape/config_experts.h"
 #include "model/shape/config_heads.h"
 #include "model/shape/config_keys.h"
+#include "model/shape/config_plain.h"
 #include "model/files/hub_json.h"
 #include "model/shape/nf4_skipped.h"
 #include "model/shape/packing.h"
@@ -123,9 +124,11 @@ static int refuse_quantisation(const json_t *config, struct err *err)
 
 static int refuse_switches(struct json_reader *r, const struct arch *a)
 {
-    static const char *const zero[] = {"attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop",
-                                       "router_jitter_noise"};
-    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention", "conv_bias"};
+    static const char *const zero[] = {"attention_dropout", "residual_dropout",  "resid_pdrop",
+                                       "embd_pdrop",        "embedding_dropout", "router_jitter_noise",
+                                       "hidden_dropout"};
+    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention", "conv_bias",
+                                      "qk_layernorm"};
     static const char *const absent[] = {"clip_qkv"};
     const char *key = arch_act_key(a), *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
     const char *too = a->gelu_as_act ? "gelu" : a->gelu ? only : "swish"; /* another name of the same */
@@ -161,7 +164,7 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
         return -1;
     if (r->failed)
         return -1;
-    if (strcmp(act, only) != 0 && strcmp(act, too) != 0)
+    if (!a->act && strcmp(act, only) != 0 && strcmp(act, too) != 0)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%.64s\" is not supported; only %s is", key, act, only);
     return 0;
 }
@@ -327,7 +330,7 @@ static int parse_rope_settings(struct json_reader *r, const json_t *settings, co
             "must be given where rope_type is \"%s\": transformers computes that from it in a model of "
             "type \"mixtral\"",
             c->rope.kind_name);
-    if (a->packed_qkv && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
+    if (a->packed_qkv && !a->qkv_by_head && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
                        path, c->rope.kind_name, a->model_type);
     if (a->query_beta && query_beta_read(settings, path, &c->rope, r->err) < 0)
@@ -544,24 +547,13 @@ static void parse_biases(struct json_reader *r, struct model_config *c)
     const struct arch_biases *keys = &arch_of(c->arch)->bias;
     c->qkv_bias = keys->qkv_always || keys->qkv_default;
     c->o_bias = keys->o_default;
+    c->mlp_bias = keys->ffn_default;
     if (keys->qkv)
         jr_bool(r, keys->qkv, JR_OPTIONAL, &c->qkv_bias);
     if (keys->o)
         jr_bool(r, keys->o, JR_OPTIONAL, &c->o_bias);
     if (keys->ffn)
         jr_bool(r, keys->ffn, JR_OPTIONAL, &c->mlp_bias);
-}
-
-/* Reads Granite's four factors. */
-static void parse_multipliers(struct json_reader *r, struct model_config *c)
-{
-    double logits = 1;
-    c->embed_scale = c->branch_scale = c->attn_scale = 1;
-    jr_f64(r, "embedding_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->embed_scale);
-    jr_f64(r, "residual_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->branch_scale);
-    jr_f64(r, "attention_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->attn_scale);
-    jr_f64(r, "logits_scaling", JR_OPTIONAL, 1e-9, 1e9, &logits);
-    c->logit_scale = 1 / logits;
 }
 
 static int parse_switches(struct json_reader *r, struct model_config *c)
@@ -574,7 +566,7 @@ static int parse_switches(struct json_reader *r, struct model_config *c)
         jr_bool(r, "tie_embedding", JR_OPTIONAL, &c->tied);
     parse_biases(r, c);
     if (a->multipliers)
-        parse_multipliers(r, c);
+        config_multipliers_parse(r, c);
     if (r->failed)
         return -1;
     if (a->bias_alike && c->qkv_bias != c->mlp_bias)
@@ -689,7 +681,7 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
         refuse_switches(&r, arch_of(c.arch)) < 0 || parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
         return -1;
     arch_fill(&c);
-    if (parse_qk_norm(&r, &c) < 0)
+    if (parse_qk_norm(&r, &c) < 0 || config_plain_parse(&r, &c) < 0)
         return -1;
     parse_dtype(document, &c);
     c.nested = json_is_true(json_object_get(document, "motley_nested"));
@@ -781,10 +773,14 @@ int model_config_parse(const json_t *document, struct model_config *config, stru
     const struct arch_outer *outer = type ? arch_outer_find(type, NULL) : NULL;
     if (json_is_object(inner) || (outer && outer->flat))
         return parse_nested(document, json_is_object(inner) ? inner : NULL, config, err);
-    if (parse_flat(document, "", config, err) < 0)
-        return -1;
-    config->absent = config->nested ? 0 : model_sizes_absent(document);
-    return 0;
+    json_t *renamed = config_renamed(document);
+    if (!renamed)
+        return err_set(err, ERR_NOMEM, "no memory for a model's config");
+    int status = parse_flat(renamed, "", config, err);
+    if (status == 0)
+        config->absent = config->nested ? 0 : model_sizes_absent(renamed);
+    json_decref(renamed);
+    return status;
 }
 
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)

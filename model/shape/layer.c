@@ -18,17 +18,21 @@ static void attention_steps(struct maker *maker)
     const struct target_matrix apart[] = {{LORA_Q, q + gate}, {LORA_K, kv}, {LORA_V, kv}},
                                packed = {LORA_QKV, q + 2 * kv};
     enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
+    enum layer_value mixed = c->qkv_by_head ? VALUE_PACKED : split ? VALUE_MIXED : VALUE_QKV;
     if (!c->no_pre_norms)
         norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    if (c->parallel &&
+        !c->one_norm) /* backward adds to the stream's gradient last, when all products have read it */
+        norm_step(maker, TENSOR_NORM_FFN, VALUE_X, VALUE_FFN_NORM);
     linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_X : VALUE_NORM,
-                                               .out = split ? VALUE_MIXED : VALUE_QKV,
+                                               .out = mixed,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
                                                .count = c->packed_qkv || h.borrowed ? 1 : 3 - h.k_is_v,
                                                .matrices = c->packed_qkv ? &packed : apart,
                                                .bias = c->qkv_bias});
-    if (split) {
-        step_add(maker, STEP_SPLIT, VALUE_MIXED, VALUE_QKV, VALUE_NONE);
+    if (mixed != VALUE_QKV) {
+        step_add(maker, STEP_SPLIT, mixed, VALUE_QKV, VALUE_NONE);
         plan->width[VALUE_QKV] = h.qkv;
     }
     if (c->qk_norm != 0) {
@@ -66,12 +70,15 @@ static void dense_steps(struct maker *maker)
     const struct model_config *c = maker->tensors.config;
     const struct target_matrix apart[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}},
                                packed = {LORA_GATE_UP, 2 * c->ffn};
-    linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_MID : VALUE_FFN_NORM,
+    uint32_t first = c->plain_ffn ? 1 : 0;
+    linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_MID
+                                                     : c->one_norm   ? VALUE_NORM
+                                                                     : VALUE_FFN_NORM,
                                                .out = VALUE_GATE_UP,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
-                                               .count = c->packed_gate_up ? 1 : 2,
-                                               .matrices = c->packed_gate_up ? &packed : apart,
+                                               .count = c->packed_gate_up ? 1 : 2 - first,
+                                               .matrices = c->packed_gate_up ? &packed : &apart[first],
                                                .bias = c->mlp_bias});
     glu_step(maker, VALUE_GATE_UP, VALUE_ACT, c->ffn);
     join_steps(maker, &(struct join){.in = VALUE_ACT,
@@ -287,7 +294,7 @@ static void layer_steps(struct maker *maker, bool sparse)
     else
         attention_steps(maker);
     plan->second_half = plan->step_count;
-    if (!maker->tensors.config->no_pre_norms)
+    if (!maker->tensors.config->no_pre_norms && !maker->tensors.config->parallel)
         norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
     if (sparse)
         maker->tensors.config->experts_beside ? beside_steps(maker) : sparse_steps(maker);

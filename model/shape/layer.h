@@ -129,6 +129,7 @@ struct layer_tensor {
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
     bool unnested; /* PACK_NF4: a part of a tensor whose scales the file quantises, too, while the part's are
                       not quantised */
+    bool bias;     /* the bias of a norm, behind whose weights it stands */
     bool vector;   /* norms and biases: the file's tensor has one dimension */
     bool trained;  /* the tensor lies in the trained area (f32), else in the frozen one */
     enum pack_kind pack;
@@ -161,7 +162,8 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
 enum layer_value {
     VALUE_X,
     VALUE_NORM,   /* norm(x) */
-    VALUE_PACKED, /* what a packed gated delta net's matrices make; VALUE_MIXED has its parts apart */
+    VALUE_PACKED, /* what a packed gated delta net's matrices make, or GPT-NeoX's first one; VALUE_MIXED or
+                   * VALUE_QKV has the parts apart */
     VALUE_MIXED,  /* where there are gates: what they are made from, with q, k and v; where k is v: q and k */
     VALUE_Q_LATENT, /* latent attention's narrow vector of q, and its norm, */
     VALUE_Q_LATENT_NORM,
@@ -204,8 +206,8 @@ enum layer_value {
     VALUE_ROUTED_EXPERT, /* u32: the expert of each routed row, where experts have biases */
     VALUE_OFFSETS,       /* u32 [experts + 1]: where each expert's routed rows begin */
     VALUE_EXPERT_NORM,   /* norm(mid) where experts have a norm of their own */
-    VALUE_ROUTED, /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
-    VALUE_GATE_UP,
+    VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
+    VALUE_GATE_UP, /* up alone where the FFN has no gate */
     VALUE_ACT,
     VALUE_EXPERT_OUT,
     VALUE_EXPERT_SUM, /* where experts stand beside a dense FFN: their weighted sum, and its norm */
@@ -232,7 +234,7 @@ enum layer_step_kind {
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
-    STEP_SPLIT, /* out = what of in is no gate, or k a second time as v, or VALUE_MIXED of VALUE_PACKED, or q
+    STEP_SPLIT, /* out = what of in is no gate, or k a second time as v, or the parts of VALUE_PACKED, or q
                  * and the borrowed k and v, or q, k and v of latent attention (in, add and VALUE_KV_LATENT),
                  * or heads without the zeros behind them */
     STEP_LEND,  /* keeps k and v of in (= out) for later layers */
@@ -249,7 +251,7 @@ enum layer_step_kind {
                  */
     STEP_WEIGH, /* out = in, the weights of chosen experts, times the experts' factors */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
-    STEP_GLU,      /* out = f(gate) * up */
+    STEP_GLU,      /* out = f(gate) * up, or f(up) where there is no gate */
     STEP_COMBINE   /* out = add + weighted rows of in, one of each token where `in` is VALUE_SHARED_OUT */
 };
 

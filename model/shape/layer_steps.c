@@ -23,7 +23,7 @@ struct layer_step *step_add(struct maker *maker, enum layer_step_kind kind, enum
 void norm_step(struct maker *maker, enum tensor_role role, enum layer_value in, enum layer_value out)
 {
     uint32_t hidden = maker->tensors.config->hidden;
-    int32_t norm = tensor_vector(&maker->tensors, role, 0, hidden);
+    int32_t norm = tensor_norm(&maker->tensors, role, hidden);
     step_add(maker, STEP_NORM, in, out, VALUE_NONE)->norm = norm;
     maker->plan->width[out] = hidden;
 }

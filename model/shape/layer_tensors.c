@@ -213,6 +213,14 @@ int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_
     return (int32_t)at;
 }
 
+int32_t tensor_norm(struct tensor_maker *maker, enum tensor_role role, uint32_t rows)
+{
+    int32_t at = tensor_vector(maker, role, 0, rows);
+    if (maker->config->norm_bias)
+        maker->out->list[tensor_vector(maker, role, 0, rows)].bias = true;
+    return at;
+}
+
 int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels, uint32_t taps)
 {
     uint32_t at = tensor_add(maker, (struct layer_tensor){.role = TENSOR_DELTA_CONV,
@@ -421,7 +429,9 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
 {
     struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
     memset(out, 0, sizeof(*out));
-    tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
+    tensor_norm(&maker, TENSOR_NORM_FINAL, config->hidden);
+    if (config->head_bias)
+        tensor_vector(&maker, TENSOR_BIAS, LORA_HEAD, config->vocab);
     if (own_matrix)
         tensor_table(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
     tensor_table_adapter(&maker, LORA_HEAD);
@@ -483,7 +493,7 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
                 tensor->role == TENSOR_SINKS || tensor->role == TENSOR_LAYER_SCALE ||
                 tensor->role == TENSOR_ROUTER_SCALE || tensor->role == TENSOR_EXPERT_SCALE;
     bool embedding = tensor->target == LORA_EMBEDDING; /* peft keeps it as a parameter, not as a module */
-    bool bias = tensor->role == TENSOR_BIAS || tensor->role == TENSOR_DELTA_BIAS;
+    bool bias = tensor->bias || tensor->role == TENSOR_BIAS || tensor->role == TENSOR_DELTA_BIAS;
     const char *suffix = bare                                         ? ""
                          : embedding && tensor->role == TENSOR_LORA_A ? ".lora_embedding_A"
                          : embedding                                  ? ".lora_embedding_B"

@@ -14,6 +14,9 @@ struct tensor_maker {
 
 /* Adds a vector of `rows` values and returns its index. */
 int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_t target, uint32_t rows);
+/* Adds the weights of a norm of `rows` values, and behind them its bias where norms have one; returns the
+ * weights' index. */
+int32_t tensor_norm(struct tensor_maker *maker, enum tensor_role role, uint32_t rows);
 /* Adds the convolution of `channels` over `taps` tokens and returns its index. */
 int32_t tensor_conv(struct tensor_maker *maker, uint32_t channels, uint32_t taps);
 /* Adds a table with a row for each token, of the head, of the embedding, or of the layers' own inputs. */

@@ -11,16 +11,30 @@
 
 enum { LIST_BYTES = 256, EXPERT_TARGETS = LORA_GATE | LORA_UP | LORA_DOWN };
 
-/* Mixtral's names of gate, up and down, in the order of their bits. */
-static const char *const w_names[] = {"w1", "w3", "w2"};
+/* Names that some families give their matrices (Mixtral, LFM2; StarCoder 2). */
+static const struct {
+    const char *name;
+    uint32_t target;
+} own_names[] = {{"w1", LORA_GATE},
+                 {"w3", LORA_UP},
+                 {"w2", LORA_DOWN},
+                 {"c_fc", LORA_UP},
+                 {"fc1", LORA_UP},
+                 {"fc2", LORA_DOWN},
+                 {"query_key_value", LORA_QKV},
+                 {"dense", LORA_O},
+                 {"dense_h_to_4h", LORA_UP},
+                 {"dense_4h_to_h", LORA_DOWN}};
 
 uint32_t lora_target_of(const char *module)
 {
     const char *last = strrchr(module, '.');
     last = last ? last + 1 : module;
-    for (uint32_t i = 0; i < 3; i++)
-        if (strcmp(last, w_names[i]) == 0)
-            return LORA_GATE << i;
+    for (size_t i = 0; i < sizeof(own_names) / sizeof(own_names[0]); i++)
+        if (strcmp(last, own_names[i].name) == 0)
+            return own_names[i].target;
+    if (strcmp(last, "c_proj") == 0)
+        return strstr(module, ".mlp.") ? LORA_DOWN : LORA_O;
     if (strcmp(last, "kv_a_proj_with_mqa") == 0 || strcmp(last, "kv_b_proj") == 0)
         return last[3] == 'a' ? LORA_K : LORA_V;
     uint32_t target = lora_target_from_name(last);

@@ -274,7 +274,9 @@ static int tensors_equal(struct model *m, const struct model_tensor *a, const st
  * from the embedding is untied, and a head without an embedding serves as both. */
 static int settle_tie(struct model *m, struct err *err)
 {
-    static const char table_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
+    char table_name[ARCH_NAME_MAX], head_name[ARCH_NAME_MAX];
+    arch_tensor_name(m->config.arch, ARCH_EMBEDDING, 0, 0, ".weight", table_name);
+    arch_tensor_name(m->config.arch, ARCH_HEAD, 0, 0, ".weight", head_name);
     const struct model_tensor *table = find(m, table_name), *head = find(m, head_name);
     bool equal = true;
     if (!m->config.tied || !head)

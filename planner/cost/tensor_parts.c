@@ -14,6 +14,8 @@ const char *tensor_lacks(const struct problem *p)
            : c->kv_latent > 0         ? "latent attention is not cut"
            : c->conv_taps > 0         ? "short convolutions are not cut"
            : c->kv_heads < 2          ? "matrices are cut between key heads, and the model has one"
+           : c->parallel              ? "attention and FFN of this model read the same input"
+           : c->qkv_by_head           ? "q, k and v of this model are one matrix"
            : c->packed_qkv            ? "q, k and v of this model are one matrix, and so are gate and up"
            : c->packed_gate_up        ? "gate and up of this model are one matrix"
            : c->post_norms            ? "attention's and the FFN's outputs are normed before they are added"

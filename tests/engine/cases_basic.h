@@ -202,6 +202,7 @@ static void rmsnorm_draw(struct trial *t)
     o->vectors = draw_below(t, 4);
     o->eps = 1e-5f;
     o->offset = (float)draw_below(t, 2);
+    o->centred = draw_below(t, 2);
     if (draw_below(t, 2)) {
         o->ldx = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
         o->ldy = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
@@ -209,27 +210,38 @@ static void rmsnorm_draw(struct trial *t)
     bind(t, &o->x);
     if (o->offset == 0 || draw_below(t, 2))
         bind(t, &o->weight);
+    if (draw_below(t, 2))
+        bind(t, &o->bias);
     bind(t, &o->y);
 }
 
-static double inverse_norm(const double *x, size_t n, double eps)
+static double mean_norm(const double *x, size_t n, bool centred)
+{
+    double sum = 0;
+    for (size_t j = 0; j < n && centred; j++)
+        sum += x[j];
+    return sum / (double)n;
+}
+
+static double inverse_norm(const double *x, size_t n, double eps, double mean)
 {
     double sum = 0;
     for (size_t j = 0; j < n; j++)
-        sum += x[j] * x[j];
+        sum += (x[j] - mean) * (x[j] - mean);
     return 1 / sqrt(sum / (double)n + eps);
 }
 
 static void rmsnorm_want(struct trial *t)
 {
     const struct op_rmsnorm *o = &t->op.rmsnorm;
-    double *w = values(t, "weight"), *to = expected(t, "y");
+    double *w = values(t, "weight"), *bias = values(t, "bias"), *to = expected(t, "y");
     for (size_t i = 0; i < o->rows; i++)
         for (size_t v = 0; v < o->vectors; v++) {
             const double *x = values(t, "x") + i * o->ldx + v * o->width;
-            double *y = to + i * o->ldy + v * o->width, inverse = inverse_norm(x, o->width, 1e-5);
+            double mean = mean_norm(x, o->width, o->centred), inverse = inverse_norm(x, o->width, 1e-5, mean);
+            double *y = to + i * o->ldy + v * o->width;
             for (size_t j = 0; j < o->width; j++)
-                y[j] = x[j] * ((double)o->offset + (w ? w[j] : 0)) * inverse;
+                y[j] = (x[j] - mean) * ((double)o->offset + (w ? w[j] : 0)) * inverse + (bias ? bias[j] : 0);
         }
 }
 
@@ -246,6 +258,7 @@ static void rmsnorm_backward_draw(struct trial *t)
     o->eps = 1e-5f;
     o->offset = (float)draw_below(t, 2);
     o->accumulate = draw_below(t, 2);
+    o->centred = draw_below(t, 2);
     if (draw_below(t, 2)) {
         o->ldx = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
         o->lddy = draw_ld(t, (o->vectors ? o->vectors : 1) * o->width);
@@ -270,9 +283,9 @@ static double rmsnorm_loss(const struct trial *t)
         for (size_t v = 0; v < o->vectors; v++) {
             const double *x = values(t, "x") + i * o->ldx + v * o->width;
             const double *dy = values(t, "dy") + i * o->lddy + v * o->width;
-            double inverse = inverse_norm(x, o->width, 1e-5);
+            double mean = mean_norm(x, o->width, o->centred), inverse = inverse_norm(x, o->width, 1e-5, mean);
             for (size_t j = 0; j < o->width; j++)
-                loss += dy[j] * x[j] * ((double)o->offset + (w ? w[j] : 0)) * inverse;
+                loss += dy[j] * (x[j] - mean) * ((double)o->offset + (w ? w[j] : 0)) * inverse;
         }
     return loss;
 }
@@ -322,8 +335,11 @@ static void rope_want(struct trial *t)
 
 static struct glu_form glu_form_draw(struct trial *t)
 {
-    return (struct glu_form){
-        .kind = (enum glu_kind)draw_below(t, 3), .limit = draw_below(t, 2) ? 0.75f : 7, .alpha = 1.702f};
+    struct glu_form form = {.kind = (enum glu_kind)draw_below(t, GLU_KINDS),
+                            .limit = draw_below(t, 2) ? 0.75f : 7,
+                            .alpha = 1.702f};
+    form.plain = form.kind != GLU_CLAMPED && draw_below(t, 2);
+    return form;
 }
 
 static void glu_draw(struct trial *t)
@@ -337,10 +353,15 @@ static void glu_draw(struct trial *t)
     bind(t, &o->act);
 }
 
-/* Computes one value of act. */
-static double glu_of(const struct glu_form *form, double x, double up)
+/* Computes one value of act from row i, column j of gate_up. */
+static double glu_of(const struct glu_form *form, const double *gate_up, size_t width, size_t i, size_t j)
 {
-    double limit = (double)form->limit;
+    const double *gate = gate_up + i * op_glu_across(form, (uint32_t)width) + j;
+    double limit = (double)form->limit, x = gate[0], up = form->plain ? 1 : gate[width];
+    if (form->kind == GLU_GELU)
+        return 0.5 * x * erfc(-x / sqrt(2)) * up;
+    if (form->kind == GLU_RELU2)
+        return fmax(x, 0) * fmax(x, 0) * up;
     if (form->kind == GLU_SILU)
         return x / (1 + exp(-x)) * up;
     if (form->kind == GLU_GELU_TANH)
@@ -354,10 +375,8 @@ static void glu_want(struct trial *t)
     const struct op_glu *o = &t->op.glu;
     double *gate_up = values(t, "gate_up"), *act = expected(t, "act");
     for (size_t i = 0; i < o->tokens; i++)
-        for (size_t j = 0; j < o->width; j++) {
-            const double *gate = gate_up + i * 2 * o->width + j;
-            act[i * o->width + j] = glu_of(&o->form, gate[0], gate[o->width]);
-        }
+        for (size_t j = 0; j < o->width; j++)
+            act[i * o->width + j] = glu_of(&o->form, gate_up, o->width, i, j);
 }
 
 static void glu_backward_draw(struct trial *t)
@@ -377,10 +396,8 @@ static double glu_loss(const struct trial *t)
     const double *gate_up = values(t, "gate_up"), *dact = values(t, "dact");
     double loss = 0;
     for (size_t i = 0; i < o->tokens; i++)
-        for (size_t j = 0; j < o->width; j++) {
-            const double *gate = gate_up + i * 2 * o->width + j;
-            loss += dact[i * o->width + j] * glu_of(&o->form, gate[0], gate[o->width]);
-        }
+        for (size_t j = 0; j < o->width; j++)
+            loss += dact[i * o->width + j] * glu_of(&o->form, gate_up, o->width, i, j);
     return loss;
 }
 

@@ -35,6 +35,11 @@ static void families_match_fp64_on_gpus(void **state)
                (struct train_options){.steps = 2, .micro_batch_rows = 4});
     run_golden("granitemoehybrid", "full", "emulated", 1,
                (struct train_options){.steps = 2, .micro_batch_rows = 2});
+    run_golden("starcoder2", "full", "emulated", 1,
+               (struct train_options){.cuts = {3}, .cut_count = 1, .steps = 2, .micro_batch_rows = 2});
+    run_golden("gpt_neox", "full", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 2});
+    run_golden("phi", "full", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 2});
+    run_golden("cohere", "lora", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 2});
     unsetenv("MOTLEY_EMULATED");
 }
 

@@ -254,7 +254,8 @@ static void what_differs_by_layer_is_asked_of_the_layer(void **state)
     assert_true(model_layer_rope(c, 5)->theta == 1e6 && model_layer_rope(c, 5)->kind == ROPE_LINEAR);
     assert_int_equal(c->dtype, MODEL_BF16);
     assert_int_equal(c->eos_count, 2);
-    assert_true(c->tied && c->gelu && c->norm_offset == 1 && c->qk_norm == 1 && c->attn_softcap == 0);
+    assert_true(c->tied && c->act == ACT_GELU_TANH && c->norm_offset == 1 && c->qk_norm == 1 &&
+                c->attn_softcap == 0);
     c = parsed("Gemma-2-27B");
     assert_int_equal(model_layer_window(c, 0), 4096);
     assert_int_equal(model_layer_window(c, 1), 0);
@@ -548,6 +549,14 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "llama_4_scaling_beta");
     refused_whole("{'model_type':'granite','residual_multiplier':0.0}", "residual_multiplier");
     refused_whole("{'model_type':'helium','head_dim':64}", "head_dim");
+    refused_whole("{'model_type':'starcoder2','embedding_dropout':0.1}",
+                  "embedding_dropout: 0.1 is not supported");
+    refused_whole("{'model_type':'gpt_neox','hidden_dropout':0.1}", "hidden_dropout: 0.1 is not supported");
+    refused_whole("{'model_type':'gpt_neox','hidden_size':6145}", "hidden_size");
+    refused_whole("{'model_type':'phi','qk_layernorm':true}", "qk_layernorm: not supported");
+    refused_whole("{'model_type':'cohere','use_qk_norm':true}", "use_qk_norm: not supported");
+    refused_whole("{'model_type':'cohere','logit_scale':null}", "logit_scale");
+    refused_whole("{'model_type':'starcoder2','hidden_act':'relu'}", "hidden_act: \"relu\" is not supported");
     refused_whole("{'model_type':'qwen3_5_text','linear_conv_kernel_dim':3}", "linear_conv_kernel_dim: 3");
     refused_whole("{'model_type':'qwen3_5_text','linear_key_head_dim':256}", "linear_key_head_dim");
     refused_whole("{'model_type':'qwen3_5_text','linear_num_key_heads':3}", "linear_num_value_heads: 32 is");

@@ -531,6 +531,10 @@ static void keys_that_are_null_are_off_or_refused_by_name(void **state)
 #define GOLDEN "../golden/"
 #define MINISTRAL3 FOLDERS "ministral3/config"
 #define HELIUM FOLDERS "helium/config"
+#define STARCODER2 FOLDERS "starcoder2/config"
+#define NEOX FOLDERS "gpt-neox/config"
+#define PHI FOLDERS "phi/config"
+#define COHERE FOLDERS "cohere/config"
 #define GLM4 FOLDERS "glm4/config"
 
 /* What of a method each model has, and what the refusal of the rest says; NULL: nothing is refused. */
@@ -580,6 +584,25 @@ static const struct {
     {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
     {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"helium\" are not"},
     {HELIUM, "{}, result: {kind: merged}", NULL},
+    {STARCODER2, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"starcoder2\" are not"},
+    {STARCODER2, "{targets: [q_proj, c_fc, c_proj]}", NULL},
+    {STARCODER2, "{targets: [gate_proj]}",
+     "method.targets: \"gate_proj\" matches no layer of this model; those that do: q_proj, k_proj, v_proj, "
+     "o_proj, up_proj, down_proj"},
+    {PHI, "{targets: [q_proj, dense, fc1, fc2, lm_head, embed_tokens]}", NULL},
+    {PHI, "{modules_to_save: [embed_tokens]}",
+     "method.modules_to_save: the tables of a model of type \"phi\" are not trained beside adapters"},
+    {PHI, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"phi\" are not"},
+    {COHERE, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"cohere\" are not"},
+    {COHERE, "{targets: all-linear, modules_to_save: [embed_tokens]}", NULL},
+    {NEOX, "{}", NULL},
+    {NEOX, "{targets: all-linear}", NULL},
+    {NEOX, "{targets: [query_key_value, dense, dense_h_to_4h, dense_4h_to_h]}", NULL},
+    {NEOX, "{targets: [embed_in]}", "method.targets: \"embed_in\" matches no layer of this model"},
+    {NEOX, "{targets: [lm_head]}", "method.targets: \"lm_head\" matches no layer of this model"},
+    {NEOX, "{modules_to_save: [lm_head]}",
+     "method.modules_to_save: the tables of a model of type \"gpt_neox\" are not trained beside adapters"},
+    {NEOX, "{}, result: {kind: gguf}", "result.kind: gguf: models of type \"gpt_neox\" are not"},
     {FOLDERS "gpt-oss/config", "{}, result: {kind: gguf}",
      "result.kind: gguf: models of type \"gpt_oss\" are not"},
     {"tiny-qwen2", "{}, placement: {stages: 6}", NULL},
@@ -630,7 +653,8 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
     }
 }
 
-/* Phi-3's q, k and v are one matrix. A specification that names no targets names none when it is written. */
+/* Phi-3's q, k and v are one matrix, and GPT-NeoX's. A specification that names no targets names none when it
+ * is written. */
 static void every_model_of_the_catalogue_has_the_default_targets(void **state)
 {
     (void)state;
@@ -653,7 +677,7 @@ static void every_model_of_the_catalogue_has_the_default_targets(void **state)
         assert_true(targets & LORA_O);
         joined += targets == (LORA_QKV | LORA_O);
     }
-    assert_int_equal(joined, 3);
+    assert_int_equal(joined, 6);
     json_decref(written);
     json_decref(rows);
     spec_fini(&spec);

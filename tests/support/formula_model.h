@@ -43,8 +43,8 @@ static inline uint64_t formula_hash(const char *name)
 }
 
 /* Writes a safetensors file of the shapes {name: [sizes]}. Values of vectors lie within 0.15 of their centre,
- * which is `norm_centre` where the name has "norm" or "scal" in it, or else 0; those of matrices within
- * spread / 2. */
+ * which is `norm_centre` where the name is of a norm's weights or has "scal" in it, or else 0; those of
+ * matrices within spread / 2. */
 static inline void formula_tensors(const char *path, json_t *shapes, double norm_centre, double spread)
 {
     struct safetensors_item items[FORMULA_TENSORS_MAX];
@@ -62,7 +62,9 @@ static inline void formula_tensors(const char *path, json_t *shapes, double norm
         for (uint32_t i = 0; i < item->rank; i++)
             size *= item->shape[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
         float *values = malloc(size * sizeof(*values));
-        double centre = strstr(name, "norm") || strstr(name, "scal") ? norm_centre : 0,
+        bool bias = strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".bias") == 0;
+        bool norm = (strstr(name, "norm") || strstr(name, ".ln_")) && !bias;
+        double centre = norm || strstr(name, "scal") ? norm_centre : 0,
                width = item->rank == 1 ? 0.3 : spread;
         uint64_t seed = formula_hash(name);
         assert_non_null(values);

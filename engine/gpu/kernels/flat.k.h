@@ -41,9 +41,10 @@ struct softcap_args {
     float cap;
 };
 
-/* The form of a gate (glu_form in op.h): gelu is its tanh form; alpha is 1 unless it is clamped. */
+/* The form of a gate (glu_form in op.h): gelu is its tanh form, normal its exact one, square relu's square;
+ * alpha is 1 unless it is clamped. */
 struct glu_gate {
-    uint32_t gelu, clamped;
+    uint32_t gelu, clamped, normal, square, plain;
     float limit, alpha;
 };
 
@@ -141,20 +142,49 @@ FUNCTION float sigmoid(float x)
     return 1.0f / (1.0f + math_exp(-x));
 }
 
-/* All gates are x * sigmoid(z(x)). For silu z is x, clamped it is alpha * x. The tanh form of gelu has z =
- * sqrt(8 / pi) * (x + 0.044715 x^3), because 1 + tanh(u) = 2 * sigmoid(2u). */
-FUNCTION float gate_sigmoid(const struct glu_gate *gate, float x)
+/* The normal distribution function of x, given e^(-x^2/2), as the CPU's normal_of() has it. */
+FUNCTION float normal_of(float x, float bell)
 {
-    float z = x * gate->alpha;
-    if (gate->gelu)
-        z = x * math_fma(x * x, 0.0713548163f, 1.59576912f);
-    return sigmoid(z);
+    float size = x < 0.0f ? -x : x, t = 1.0f / math_fma(size, 0.3f, 1.0f), y = 0.0356760174f;
+    y = math_fma(y, t, -0.157208353f);
+    y = math_fma(y, t, 0.206362739f);
+    y = math_fma(y, t, -0.0536922403f);
+    y = math_fma(y, t, 0.12856622f);
+    y = math_fma(y, t, 0.0999120921f);
+    y = math_fma(y, t, 0.120754182f);
+    y = math_fma(y, t, 0.119629286f) * t * bell;
+    return x < 0.0f ? y : 1.0f - y;
 }
 
-/* dz / dx of the gate's z(x), which gate_sigmoid describes. */
-FUNCTION float gate_slope(const struct glu_gate *gate, float x)
+/* All gates are x * s(x), where s is sigmoid(z(x)) unless it is gelu's exact one or relu's. For silu z is x,
+ * clamped it is alpha * x. The tanh form of gelu has z = sqrt(8 / pi) * (x + 0.044715 x^3), because 1 +
+ * tanh(u) = 2 * sigmoid(2u). Sets *slope to the derivative of x * s(x). */
+FUNCTION float gate_value(const struct glu_gate *gate, float x, float *slope)
 {
-    return gate->gelu ? math_fma(x * x, 0.214064449f, 1.59576912f) : gate->alpha;
+    float z = x * gate->alpha, bend = gate->alpha;
+    if (gate->gelu) {
+        z = x * math_fma(x * x, 0.0713548163f, 1.59576912f);
+        bend = math_fma(x * x, 0.214064449f, 1.59576912f);
+    }
+    float e = math_exp(gate->normal ? -0.5f * x * x : -z), s = 1.0f / (1.0f + e);
+    *slope = math_fma(x * s * (1.0f - s), bend, s);
+    if (gate->normal) {
+        s = normal_of(x, e);
+        *slope = math_fma(x, e * 0.398942280f, s);
+    }
+    if (gate->square) {
+        s = x > 0.0f ? x : 0.0f;
+        *slope = 2.0f * s;
+    }
+    return s;
+}
+
+/* Four of up, which counts as 1 where there is none. */
+FUNCTION struct four up_load(const struct glu_gate *gate, uint32_t as, uint64_t from, uint64_t at, uint32_t n,
+                             uint32_t wide)
+{
+    struct four up = {{1.0f, 1.0f, 1.0f, 1.0f}};
+    return gate->plain ? up : four_load_as(as, from, at, n, wide);
 }
 
 /* Clamps gate and up, and adds 1 to up, where the form is clamped. */
@@ -170,13 +200,14 @@ FUNCTION void glu_clamp(const struct glu_gate *gate, float *g, float *u)
 KERNEL(glu, 256)
 {
     struct four_position at = place_in_rows(args.tokens, args.width);
-    uint64_t gate = at.row * 2 * args.width + at.column;
+    uint64_t gate = at.row * (args.gate.plain ? 1 : 2) * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
-    struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
+    struct four u = up_load(&args.gate, args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
+    UNROLL
     for (uint32_t j = 0; j < 4; j++) {
-        float x = g.v[j], up = u.v[j];
+        float x = g.v[j], up = u.v[j], slope;
         glu_clamp(&args.gate, &x, &up);
-        g.v[j] = x * gate_sigmoid(&args.gate, x) * up;
+        g.v[j] = x * gate_value(&args.gate, x, &slope) * up;
     }
     four_store_as(args.act_as, args.act, at.row * args.width + at.column, at.n, args.wide, g);
 }
@@ -184,21 +215,23 @@ KERNEL(glu, 256)
 KERNEL(glu_backward, 256)
 {
     struct four_position at = place_in_rows(args.tokens, args.width);
-    uint64_t gate = at.row * 2 * args.width + at.column;
+    uint64_t gate = at.row * (args.gate.plain ? 1 : 2) * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
-    struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
+    struct four u = up_load(&args.gate, args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
     struct four d = four_load_as(args.dact_as, args.dact, at.row * args.width + at.column, at.n, args.wide);
+    UNROLL
     for (uint32_t j = 0; j < 4; j++) {
         float x = g.v[j], up = u.v[j];
         glu_clamp(&args.gate, &x, &up);
-        float s = gate_sigmoid(&args.gate, x), value = x * s;
+        float slope, s = gate_value(&args.gate, x, &slope), value = x * s;
         uint32_t above = args.gate.clamped && g.v[j] > args.gate.limit;
         uint32_t outside = args.gate.clamped && (u.v[j] > args.gate.limit || u.v[j] < -args.gate.limit);
-        g.v[j] = above ? 0.0f : d.v[j] * up * math_fma(value * (1.0f - s), gate_slope(&args.gate, x), s);
+        g.v[j] = above ? 0.0f : d.v[j] * up * slope;
         u.v[j] = outside ? 0.0f : d.v[j] * value;
     }
     four_store_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide, g);
-    four_store_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide, u);
+    if (!args.gate.plain)
+        four_store_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide, u);
 }
 
 KERNEL(cast, 256)

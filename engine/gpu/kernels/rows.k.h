@@ -8,20 +8,20 @@
 #define ROWS_KERNELS(X)                                                                                      \
     X(rmsnorm, 256) X(rmsnorm_backward, 256) X(rope, 256) X(column_sums, 256) X(column_sums_add, 256)
 
-/* y = x / sqrt(mean(x^2) + eps) * (offset + weight) for `count` vectors of `width` values, `vectors` of them
- * in a row. With `by_block` a block handles a vector, else a warp. y has type y_as (ELEMENT_…, four.h) and
- * may be x if that is f32. */
+/* y = x / sqrt(mean(x^2) + eps) * (offset + weight), of x less its mean where that is `centred`, plus the
+ * bias (unless 0), for `count` vectors of `width` values, `vectors` of them in a row. With `by_block` a block
+ * handles a vector, else a warp. y has type y_as (ELEMENT_…, four.h) and may be x if that is f32. */
 struct rmsnorm_args {
-    uint64_t x, weight, y;
-    uint32_t count, width, vectors, ldx, ldy, y_as, wide, by_block;
+    uint64_t x, weight, bias, y;
+    uint32_t count, width, vectors, ldx, ldy, y_as, wide, by_block, centred;
     float eps, offset;
 };
 
-/* dx (unless 0) is set to the gradient of x, or increased by it. inverse[count] (unless 0) gets 1 /
- * sqrt(mean(x^2) + eps). dx may be dy. */
+/* dx (unless 0) is set to the gradient of x, or increased by it. norms[count, 2] (unless 0) gets 1 /
+ * sqrt(mean(x^2) + eps), and the mean that was subtracted first or 0. dx may be dy. */
 struct rmsnorm_backward_args {
-    uint64_t x, weight, dy, dx, inverse;
-    uint32_t count, width, vectors, ldx, lddy, lddx, accumulate, wide, by_block;
+    uint64_t x, weight, dy, dx, norms;
+    uint32_t count, width, vectors, ldx, lddy, lddx, accumulate, wide, by_block, centred;
     float eps, offset;
 };
 
@@ -34,10 +34,10 @@ struct rope_args {
     float sign; /* -1 rotates the other way */
 };
 
-/* partial[chunk, width], f64: sums over the chunk's rows of x, or with dy of x * dy * inverse[row]. A block
- * handles 32 columns (block_x) of a chunk (block_y). A row of memory has `vectors` of these rows. */
+/* partial[chunk, width], f64: sums over the chunk's rows of x, or with dy of dy * x as norms[row] norm it. A
+ * block handles 32 columns (block_x) of a chunk (block_y). A row of memory has `vectors` of these rows. */
 struct column_sums_args {
-    uint64_t x, dy, inverse, partial;
+    uint64_t x, dy, norms, partial;
     uint32_t rows, width, vectors, ldx, lddy, chunk_rows;
 };
 
@@ -79,22 +79,52 @@ FUNCTION struct four weight_load(uint64_t weight, uint64_t at, uint32_t n, uint3
     return four_load(POINTER(const float, weight), at, weight == 0 ? 0 : n, wide);
 }
 
+/* The mean of the vector, or 0 where it is not subtracted. */
+FUNCTION float vector_mean(const float *x, struct team team, uint32_t width, uint32_t wide, uint32_t centred)
+{
+    float sum = 0.0f;
+    if (!centred)
+        return 0.0f;
+    for (uint32_t at = team.rank * 4; at < width; at += team.size * 4) {
+        uint32_t n = four_left(width, at);
+        struct four a = four_load(x, at, n, wide);
+        for (uint32_t j = 0; j < 4; j++)
+            sum += a.v[j];
+    }
+    return team_sum(team, sum) / (float)width;
+}
+
+/* Four values less the mean; those behind the vector's end become 0. */
+FUNCTION struct four four_centred(const float *x, uint32_t at, uint32_t n, uint32_t wide, float mean)
+{
+    struct four a = four_load(x, at, n, wide);
+    for (uint32_t j = 0; j < 4; j++)
+        a.v[j] = j < n ? a.v[j] - mean : 0.0f;
+    return a;
+}
+
 FUNCTION void rmsnorm_run(const struct rmsnorm_args args, struct rmsnorm_vector vector)
 {
     const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
     uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
-    float sum = 0.0f;
+    float sum = 0.0f, mean = vector_mean(x, vector.team, args.width, args.wide, args.centred);
     for (uint32_t at = begin; at < args.width; at += step) {
-        struct four a = four_load(x, at, four_left(args.width, at), args.wide);
+        struct four a = four_centred(x, at, four_left(args.width, at), args.wide, mean);
         for (uint32_t j = 0; j < 4; j++)
             sum = math_fma(a.v[j], a.v[j], sum);
     }
     float inverse = 1.0f / math_sqrt(team_sum(vector.team, sum) / (float)args.width + args.eps);
     for (uint32_t at = begin; at < args.width; at += step) {
         uint32_t n = four_left(args.width, at);
-        struct four a = four_load(x, at, n, args.wide), w = weight_load(args.weight, at, n, args.wide);
+        struct four a = four_centred(x, at, n, args.wide, mean),
+                    w = weight_load(args.weight, at, n, args.wide);
         for (uint32_t j = 0; j < 4; j++)
             a.v[j] = (w.v[j] + args.offset) * (a.v[j] * inverse);
+        if (args.bias != 0) {
+            struct four bias = weight_load(args.bias, at, n, args.wide);
+            for (uint32_t j = 0; j < 4; j++)
+                a.v[j] += bias.v[j];
+        }
         four_store_as(args.y_as, args.y, vector.row * args.ldy + vector.column + at, n, args.wide, a);
     }
 }
@@ -111,40 +141,50 @@ KERNEL(rmsnorm, 256)
         rmsnorm_run(args, rmsnorm_vector_of(team_warp(), (uint32_t)i, args.vectors, args.width));
 }
 
-/* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
+/* With r = 1 / rms and x less its mean: dx = r * (w dy) - x * r^3 / n * sum(x w dy), where x is centred less
+ * r / n * sum(w dy). */
 FUNCTION void rmsnorm_backward_run(const struct rmsnorm_backward_args args, struct rmsnorm_vector vector)
 {
     const float *x = POINTER(const float, args.x) + vector.row * args.ldx + vector.column;
     const float *dy = POINTER(const float, args.dy) + vector.row * args.lddy + vector.column;
     float *dx = POINTER(float, args.dx) + vector.row * args.lddx + vector.column;
     uint32_t begin = vector.team.rank * 4, step = vector.team.size * 4;
-    float squares = 0.0f, products = 0.0f;
+    float mean = vector_mean(x, vector.team, args.width, args.wide, args.centred);
+    float squares = 0.0f, products = 0.0f, sum = 0.0f;
     for (uint32_t at = begin; at < args.width; at += step) {
         uint32_t n = four_left(args.width, at);
-        struct four a = four_load(x, at, n, args.wide);
+        struct four a = four_centred(x, at, n, args.wide, mean);
         for (uint32_t j = 0; j < 4; j++)
             squares = math_fma(a.v[j], a.v[j], squares);
         if (args.dx == 0)
             continue;
         struct four w = weight_load(args.weight, at, n, args.wide), d = four_load(dy, at, n, args.wide);
-        for (uint32_t j = 0; j < 4; j++)
-            products = math_fma(a.v[j], (w.v[j] + args.offset) * d.v[j], products);
+        for (uint32_t j = 0; j < 4; j++) {
+            float product = (w.v[j] + args.offset) * d.v[j];
+            products = math_fma(a.v[j], product, products);
+            sum += product;
+        }
     }
     float size = (float)args.width;
     float r = 1.0f / math_sqrt(team_sum(vector.team, squares) / size + args.eps);
-    if (args.inverse != 0 && vector.team.rank == 0)
-        STORE(POINTER(float, args.inverse), vector.index, r);
+    if (args.norms != 0 && vector.team.rank == 0) {
+        STORE(POINTER(float, args.norms), 2 * (uint64_t)vector.index, r);
+        STORE(POINTER(float, args.norms), 2 * (uint64_t)vector.index + 1, mean);
+    }
     if (args.dx == 0)
         return;
+    float c = args.centred ? r * (team_sum(vector.team, sum) / size) : 0.0f;
     float b = r * r * r * (team_sum(vector.team, products) / size);
     for (uint32_t at = begin; at < args.width; at += step) {
         uint32_t n = four_left(args.width, at);
-        struct four a = four_load(x, at, n, args.wide), w = weight_load(args.weight, at, n, args.wide);
-        struct four d = four_load(dy, at, n, args.wide), was;
+        struct four a = four_centred(x, at, n, args.wide, mean),
+                    w = weight_load(args.weight, at, n, args.wide);
+        struct four d = four_load(dy, at, n, args.wide), was = d;
         if (args.accumulate)
             was = four_load(dx, at, n, args.wide);
         for (uint32_t j = 0; j < 4; j++) {
             float change = math_fma(-a.v[j], b, (w.v[j] + args.offset) * d.v[j] * r);
+            change = args.centred ? change - c : change;
             d.v[j] = args.accumulate ? was.v[j] + change : change;
         }
         four_store(dx, at, n, args.wide, d);
@@ -217,7 +257,9 @@ KERNEL(column_sums, 256)
         uint64_t row = i / args.vectors, at = (uint64_t)(i % args.vectors) * args.width + column;
         float v = LOAD(x, row * args.ldx + at);
         if (args.dy != 0)
-            v = LOAD(dy, row * args.lddy + at) * v * LOAD(POINTER(const float, args.inverse), i);
+            v = LOAD(dy, row * args.lddy + at) *
+                (v - LOAD(POINTER(const float, args.norms), 2 * (uint64_t)i + 1)) *
+                LOAD(POINTER(const float, args.norms), 2 * (uint64_t)i);
         sum += (double)v;
     }
     PUT(sums, thread(), sum);
