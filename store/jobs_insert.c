@@ -1,9 +1,9 @@
 /* Inserts submitted jobs: many requests share one statement and one commit.
  *
- * Submits are collected in `waiting`. When a batch may be sent, the loop's next turn sends all of them (at
- * most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and many submits share one
- * flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent, then the batch owns
- * the job. Each pending job ends in exactly one callback.
+ * Submits are collected in `waiting`. When a batch may be sent (may_send), the loop's next turn sends all of
+ * them (at most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and many submits
+ * share one flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent, then the
+ * batch owns the job. Each pending job ends in exactly one callback.
  */
 #include "store/jobs.h"
 #include "store/jobs_insert.sql.h"
@@ -40,7 +40,7 @@ struct pending_job {
 struct job_batcher {
     struct event *kick;
     struct pending_job *first, **last;
-    unsigned waiting, in_flight;
+    unsigned waiting, in_flight, jobs_in_flight; /* jobs that wait; batches under way, and their jobs */
     bool kicked;
 };
 
@@ -209,8 +209,10 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
     struct job_batch *batch = arg;
     struct store *store = batch->store;
     (void)count;
-    if (store->batcher)
+    if (store->batcher) {
         store->batcher->in_flight--;
+        store->batcher->jobs_in_flight -= batch->count;
+    }
     bool split = err->code != ERR_NONE && worth_splitting(store, batch, err);
     for (unsigned i = 0; i < batch->count; i++)
         if (err->code == ERR_NONE)
@@ -321,8 +323,10 @@ static void send_jobs(struct store *store, struct pending_job *const *jobs, unsi
     batch->count = count;
     memcpy(batch->jobs, jobs, count * sizeof(struct pending_job *));
     store->batcher->in_flight++;
+    store->batcher->jobs_in_flight += count;
     if (batch_send(batch, &err) < 0) {
         store->batcher->in_flight--;
+        store->batcher->jobs_in_flight -= count;
         for (unsigned i = 0; i < count; i++)
             pending_fail(jobs[i], &err);
         free(batch);
@@ -334,10 +338,21 @@ static void send_one(struct store *store, struct pending_job *job)
     send_jobs(store, &job, 1);
 }
 
+/* A second batch begins beside the first one once half as many jobs wait as are under way. Without that the
+ * first of many clients to submit anew would get a statement of its own, which costs as much as four more
+ * jobs, and the others would wait for both. */
+static bool may_send(const struct store *store)
+{
+    const struct job_batcher *batcher = store->batcher;
+    return batcher->first &&
+           (batcher->in_flight == 0 || (batcher->in_flight < store->config.job_batches_max &&
+                                        batcher->waiting >= batcher->jobs_in_flight / 2));
+}
+
 static void send_batches(struct store *store)
 {
     struct job_batcher *batcher = store->batcher;
-    while (batcher->first && batcher->in_flight < store->config.job_batches_max) {
+    while (may_send(store)) {
         struct pending_job *jobs[JOB_BATCH_MAX];
         unsigned count = 0;
         while (batcher->first && count < store->config.job_batch_max)
@@ -482,7 +497,7 @@ int store_job_insert(struct store *store, const struct store_job_new *new, store
     *batcher->last = job;
     batcher->last = &job->next;
     batcher->waiting++;
-    if (!batcher->kicked && batcher->in_flight < store->config.job_batches_max) {
+    if (!batcher->kicked && may_send(store)) {
         batcher->kicked = true;
         event_active(batcher->kick, 0, 0);
     }
