@@ -204,6 +204,23 @@ static bool worth_splitting(const struct store *store, const struct job_batch *b
            (err->code == ERR_INVALID || err->code == ERR_CONFLICT || err->code == ERR_INTERNAL);
 }
 
+/* The scheduler is woken after the commit. One that was woken for another batch in between finds these jobs
+ * too; if the api dies before, its next start wakes it. */
+static void scheduler_woken(void *arg, const struct pg_result *const *results, int count,
+                            const struct err *err)
+{
+    (void)arg, (void)results, (void)count, (void)err;
+}
+
+static void wake_scheduler(struct store *store)
+{
+    struct pg_params params;
+    struct err ignored; /* the queue of statements is full or the store is closing: a later batch wakes it */
+    sql_jobs_wake(&params);
+    pg_query(store->pg, params.statement, &params, scheduler_woken, NULL, &ignored);
+    pg_params_fini(&params);
+}
+
 static void batch_done(void *arg, const struct pg_result *const *results, int count, const struct err *err)
 {
     struct job_batch *batch = arg;
@@ -213,6 +230,8 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
         store->batcher->in_flight--;
         store->batcher->jobs_in_flight -= batch->count;
     }
+    if (store->batcher && !err->code)
+        wake_scheduler(store);
     bool split = err->code != ERR_NONE && worth_splitting(store, batch, err);
     for (unsigned i = 0; i < batch->count; i++)
         if (err->code == ERR_NONE)
@@ -384,6 +403,7 @@ int store_batcher_create(struct store *store, struct err *err)
         return err_set(err, ERR_NOMEM, "no memory for the job batcher");
     }
     store->batcher = batcher;
+    wake_scheduler(store);
     return 0;
 }
 

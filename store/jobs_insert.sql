@@ -1,11 +1,11 @@
 -- The statements of jobs_insert.c.
 
 -- What became of each job of a batch.
---# columns job_made(n bigint, id bigint, created_us bigint, void, refusal text, full boolean)
+--# columns job_made(n bigint, id bigint, created_us bigint, refusal text, full boolean)
 
 --# fragment made_rows
 SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint,
-    CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END, coalesce(g.wrong, g.over),
+    coalesce(g.wrong, g.over),
     g.wrong IS NULL AND coalesce(starts_with(g.over, 'account:'), false)
 FROM charged g
 LEFT JOIN made m USING (id)
@@ -156,6 +156,11 @@ said AS (
     JOIN charged g USING (id)
 )
 @made_rows;
+
+-- Wakes the scheduler. It is no part of the insert: a transaction that notifies holds a lock from before its commit's
+-- flush to the end, so that no two batches would share a flush.
+--# read jobs_wake() -> void
+SELECT pg_notify('motley_jobs', '');
 
 --# read jobs_find_by_key(owner bigint, key text) -> id bigint, state text, created_us bigint, digest text
 SELECT id, state, (extract(epoch FROM created_at) * 1e6)::bigint, encode(request_digest, 'hex')
