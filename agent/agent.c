@@ -411,7 +411,7 @@ static void unused_cards_log(const struct agent_config *config)
 }
 
 /* Asks for the cards of the machine if the configuration names one or names no devices. */
-static int cards_look(struct agent *agent, struct err *err)
+static int agent_cards_look(struct agent *agent, struct err *err)
 {
     bool wanted = agent->config.all_cards;
     for (uint32_t i = 0; i < agent->config.device_count; i++) {
@@ -726,7 +726,7 @@ static int renew(struct agent *agent, struct err *err)
 
 /* Writes the absolute path of the home, because workers may have other working folders. An absolute path is
  * not changed: `motley up` gives a short name for a long path and finds workers by it. */
-static int home_make(const char *home, char out[4096], struct err *err)
+static int agent_home_make(const char *home, char out[4096], struct err *err)
 {
     if (file_mkdirs(home, 0700, err) < 0)
         return -1;
@@ -751,7 +751,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     int result = -1;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* exceeding the file size limit then fails the write, as a full disk does */
-    if (home_make(options->home, home, err) < 0 ||
+    if (agent_home_make(options->home, home, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0) {
         goto out;
     }
@@ -765,7 +765,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || history_boot(agent->options.home, agent->boot, err) < 0 ||
-        identity_make(agent, err) < 0 || cards_look(agent, err) < 0 ||
+        identity_make(agent, err) < 0 || agent_cards_look(agent, err) < 0 ||
         !(agent->history = history_open(home, err)) || groups_make(agent, err) < 0) {
         goto out;
     }

@@ -59,8 +59,8 @@ struct child {
     struct buf waiting; /* frames for a worker that is not connected */
 };
 
-static void stream_readable(struct bufferevent *stream, void *arg);
-static void stream_event(struct bufferevent *stream, short what, void *arg);
+static void child_stream_readable(struct bufferevent *stream, void *arg);
+static void child_stream_event(struct bufferevent *stream, short what, void *arg);
 
 /* ---- files ---- */
 
@@ -105,7 +105,7 @@ static const struct doc_field state_fields[] = {
 };
 static const struct doc state_doc = DOC(child, state_fields, .loose = true);
 
-static int state_write(const struct child *child, struct err *err)
+static int child_state_write(const struct child *child, struct err *err)
 {
     json_t *state = doc_write(&state_doc, child, err);
     struct buf text;
@@ -117,7 +117,7 @@ static int state_write(const struct child *child, struct err *err)
     return result;
 }
 
-static int state_read(struct child *child, struct err *err)
+static int child_state_read(struct child *child, struct err *err)
 {
     char path[PATH_SIZE + 32];
     struct json_reader reader;
@@ -187,10 +187,10 @@ static void socket_drain(struct child *child)
     bufferevent_disable(child->stream, EV_READ | EV_WRITE);
     evbuffer_unfreeze(input, 0); /* otherwise only the bufferevent itself may fill its buffer */
     child->paused = false;
-    stream_readable(child->stream, child);
+    child_stream_readable(child->stream, child);
     while (clock_left_ms(deadline_ns, 1) > 0 &&
            evbuffer_read(input, bufferevent_getfd(child->stream), 1 << 20) > 0) {
-        stream_readable(child->stream, child);
+        child_stream_readable(child->stream, child);
     }
 }
 
@@ -247,16 +247,16 @@ static void connect_try(evutil_socket_t unused, short what, void *arg)
         return;
     }
     child->connect_ms = CONNECT_MS_MIN;
-    bufferevent_setcb(child->stream, stream_readable, NULL, stream_event, child);
+    bufferevent_setcb(child->stream, child_stream_readable, NULL, child_stream_event, child);
     bufferevent_enable(child->stream, (short)(EV_WRITE | (child->paused ? 0 : EV_READ)));
 }
 
-static void stream_event(struct bufferevent *stream, short what, void *arg)
+static void child_stream_event(struct bufferevent *stream, short what, void *arg)
 {
     (void)what;
     struct child *child = arg;
     if (child->stream == stream) {
-        stream_readable(stream, child); /* read what came before the end */
+        child_stream_readable(stream, child); /* read what came before the end */
         if (child->stream == stream) {
             stream_drop(child);
             child->adopted = true; /* messages that were under way may be lost */
@@ -313,7 +313,7 @@ static void protocol_error(struct child *child, const char *what)
         process_kill_group(child->pid, child->start_time, SIGKILL, &err);
 }
 
-static void stream_readable(struct bufferevent *stream, void *arg)
+static void child_stream_readable(struct bufferevent *stream, void *arg)
 {
     struct child *child = arg;
     struct evbuffer *input = bufferevent_get_input(stream);
@@ -395,7 +395,7 @@ static int process_start(struct child *child, const struct child_options *option
         return -1;
     child->start_time = process_start_time(child->pid);
     child->watch = process_watch_create(child->base, child->pid, process_exited, child, err);
-    if (!child->watch || state_write(child, err) < 0) {
+    if (!child->watch || child_state_write(child, err) < 0) {
         struct err ignored;
         process_kill_group(child->pid, child->start_time, SIGKILL, &ignored);
         process_stop(child->pid, 0, SIGKILL, 1000, &ignored);
@@ -430,7 +430,7 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
     if (!child)
         return NULL;
     child->adopted = child->was_heard = true;
-    if (state_read(child, err) < 0) {
+    if (child_state_read(child, err) < 0) {
         child_destroy(child);
         return NULL;
     }
@@ -460,7 +460,7 @@ json_t *child_limits(const char *folder)
         struct err ignored;
         if (entry->d_name[0] != '.' &&
             file_path(child.dir, sizeof(child.dir), &ignored, "%s/%s", folder, entry->d_name) == 0 &&
-            state_read(&child, &ignored) == 0 && process_is(child.pid, child.start_time))
+            child_state_read(&child, &ignored) == 0 && process_is(child.pid, child.start_time))
             json_object_set_new(limits, child.work.device, json_integer(child.work.limit_bytes));
     }
     if (entries)

@@ -62,7 +62,7 @@ static int isa_check(struct json_reader *reader, const char *isa)
 }
 
 /* Reads the rates of a paced device. */
-static void pace_read(struct json_reader *reader, struct agent_pace *pace)
+static void config_pace_read(struct json_reader *reader, struct agent_pace *pace)
 {
     struct json_reader rates;
     *pace = (struct agent_pace){.bus_bytes_per_s = 1e10};
@@ -93,12 +93,12 @@ static void card_read(struct json_reader *reader, enum device_kind_rule kind, ui
     if (kind == KIND_EMULATED)
         jr_choice(reader, "isa", JR_OPTIONAL, warps, &warp);
     if (kind == KIND_PACED)
-        pace_read(reader, &device->pace);
+        config_pace_read(reader, &device->pace);
     snprintf(device->like, sizeof(device->like), "%s", like);
     snprintf(device->isa, sizeof(device->isa), "%s", kind == KIND_EMULATED ? warps[warp] : "native");
 }
 
-static void device_name(struct agent_config *config, struct agent_device *device, uint32_t number)
+static void config_device_name(struct agent_config *config, struct agent_device *device, uint32_t number)
 {
     char node[AGENT_NAME_SIZE],
         kind[sizeof(device->kind)]; /* copied because 'config' may hold all three strings */
@@ -107,7 +107,7 @@ static void device_name(struct agent_config *config, struct agent_device *device
     snprintf(device->name, sizeof(device->name), "%s/%s%u", node, kind, number);
 }
 
-static int device_read(struct json_reader *reader, struct agent_config *config, uint32_t index)
+static int config_device_read(struct json_reader *reader, struct agent_config *config, uint32_t index)
 {
     struct agent_device *device = &config->devices[index];
     int kind = 0;
@@ -129,7 +129,7 @@ static int device_read(struct json_reader *reader, struct agent_config *config, 
     }
     device->configured = jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50,
                                   &device->memory_limit_bytes) == 1;
-    device_name(config, device, kind == KIND_CPU ? index : device->index);
+    config_device_name(config, device, kind == KIND_CPU ? index : device->index);
     for (uint32_t i = 0; i < index && !reader->failed; i++)
         if (strcmp(config->devices[i].name, device->name) == 0)
             jr_fail(reader, "index", "card %s stands there twice", device->name);
@@ -149,14 +149,14 @@ static int devices_read(struct json_reader *reader, struct agent_config *config)
     for (uint32_t i = 0; result == 0 && i < config->device_count; i++) {
         struct json_reader device;
         result = jr_item(reader, "devices", found == 1 ? devices : none, i, &device);
-        result = result < 0 ? -1 : device_read(&device, config, i);
+        result = result < 0 ? -1 : config_device_read(&device, config, i);
     }
     json_decref(none);
     return result;
 }
 
 /* Reads "host", "host:port", "[v6]:port" or a bare IPv6 address. */
-static int address_read(struct json_reader *reader, const char *address, struct agent_config *config)
+static int config_address_read(struct json_reader *reader, const char *address, struct agent_config *config)
 {
     const char *colon = strrchr(address, ':');
     bool bracket = address[0] == '[';
@@ -225,7 +225,7 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     if (name != config->name)
         snprintf(config->name, sizeof(config->name), "%s", name);
     if (jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address) == 1)
-        address_read(&reader, address, config);
+        config_address_read(&reader, address, config);
     const char *local = config->host;
     jr_str(&reader, "listen", JR_OPTIONAL, 1, sizeof(config->listen) - 1, &local);
     snprintf(config->listen, sizeof(config->listen), "%s", local);
@@ -431,7 +431,7 @@ static void found_cards(struct agent_config *config, json_t *list)
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
         if (strcmp(device.kind, "emulated") == 0)
             snprintf(device.isa, sizeof(device.isa), "%s", warps[0]);
-        device_name(config, &device, device.index);
+        config_device_name(config, &device, device.index);
         if (config->device_count == AGENT_DEVICES_MAX)
             card_refuse(card, "an agent has at most 64 devices");
         else if (card_take(config, card, &device))

@@ -78,7 +78,7 @@ bool doctor_disk_changed(const char *home, uint64_t told)
     return disk_ask(home, &bytes, &now) && (now > told ? now - told : told - now) > bytes / 100;
 }
 
-static void disk_look(const struct doctor *doctor, json_t *faults)
+static void doctor_disk_look(const struct doctor *doctor, json_t *faults)
 {
     uint64_t bytes, free_bytes;
     char has[32], needs[32];
@@ -122,7 +122,7 @@ static void threads_look(const struct doctor *doctor, json_t *faults)
 
 /* Cards, and drivers of cards that are there, which cannot be used. What the configuration itself leaves out
  * is no fault. */
-static void cards_look(const struct doctor *doctor, json_t *faults)
+static void doctor_cards_look(const struct doctor *doctor, json_t *faults)
 {
     size_t i;
     json_t *entry;
@@ -133,7 +133,7 @@ static void cards_look(const struct doctor *doctor, json_t *faults)
                       json_text_of(entry, "name"), json_text_of(entry, "why"));
 }
 
-static void certificate_look(const struct doctor *doctor, json_t *faults)
+static void doctor_certificate_look(const struct doctor *doctor, json_t *faults)
 {
     char ends[24];
     if (!doctor->identity) {
@@ -256,8 +256,9 @@ static void redis_look(const struct doctor *doctor, json_t *faults)
 static const struct {
     void (*look)(const struct doctor *doctor, json_t *faults);
     bool asks; /* it waits for another program's answer */
-} checks[] = {{limits_look, false}, {disk_look, false},        {memory_look, false}, {threads_look, false},
-              {cards_look, false},  {certificate_look, false}, {api_look, true},     {redis_look, true}};
+} checks[] = {{limits_look, false},  {doctor_disk_look, false},  {memory_look, false},
+              {threads_look, false}, {doctor_cards_look, false}, {doctor_certificate_look, false},
+              {api_look, true},      {redis_look, true}};
 
 json_t *doctor_look(const struct doctor *doctor, bool all)
 {

@@ -285,7 +285,7 @@ static void inbox_read(struct feed *feed)
         feed->events.trouble(feed->arg, &err);
 }
 
-static void reader_connected(void *arg)
+static void feed_reader_connected(void *arg)
 {
     struct feed *feed = arg;
     snprintf(feed->after, sizeof(feed->after), "0");
@@ -338,7 +338,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
         .reply_bytes_max = READ_COUNT * (frame_limits_default.bytes_max + 65536),
     };
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};
-    static const struct redis_events reader = {.connected = reader_connected};
+    static const struct redis_events reader = {.connected = feed_reader_connected};
     feed->seal = seal_create(config->seal_key, config->node, err);
     if (!feed->seal) {
         free(feed);

@@ -85,7 +85,7 @@ static void round_end(struct flush *flush)
     flush->count = 0;
 }
 
-static void on_news(evutil_socket_t fd, short what, void *arg)
+static void flush_on_news(evutil_socket_t fd, short what, void *arg)
 {
     struct flush *flush = arg;
     uint64_t rounds;
@@ -127,8 +127,9 @@ struct flush *flush_create(struct event_base *base, struct journal *journal, voi
     pthread_mutex_init(&flush->lock, NULL);
     pthread_cond_init(&flush->changed, NULL);
     flush->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    flush->news =
-        flush->eventfd >= 0 ? event_new(base, flush->eventfd, EV_READ | EV_PERSIST, on_news, flush) : NULL;
+    flush->news = flush->eventfd >= 0
+                      ? event_new(base, flush->eventfd, EV_READ | EV_PERSIST, flush_on_news, flush)
+                      : NULL;
     flush->again = evtimer_new(base, again_due, flush);
     if (!flush->news || !flush->again || event_add(flush->news, NULL) < 0 ||
         pthread_create(&flush->thread, NULL, sync_all, flush) != 0) {

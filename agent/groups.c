@@ -18,7 +18,7 @@ struct groups {
     char folder[3900];
 };
 
-static int text_read(const char *folder, const char *name, struct buf *text, struct err *err)
+static int groups_text_read(const char *folder, const char *name, struct buf *text, struct err *err)
 {
     char path[4096];
     return file_path(path, sizeof(path), err, "%s/%s", folder, name) < 0
@@ -66,7 +66,7 @@ static int mount_find(char out[2048], struct err *err)
 static int alone_check(const char *folder, struct err *err)
 {
     struct buf text = {.limit = TEXT_BYTES_MAX};
-    if (text_read(folder, "cgroup.procs", &text, err) < 0) {
+    if (groups_text_read(folder, "cgroup.procs", &text, err) < 0) {
         buf_fini(&text);
         return -1;
     }
@@ -110,7 +110,7 @@ struct groups *groups_open_at(const char *folder, struct err *err)
     int result = !groups ? err_set(err, ERR_NOMEM, "no memory for control groups")
                          : file_path(groups->folder, sizeof(groups->folder), err, "%s", folder);
     if (result == 0)
-        result = text_read(folder, "cgroup.controllers", &text, err);
+        result = groups_text_read(folder, "cgroup.controllers", &text, err);
     if (result == 0 && !lists(buf_str(&text), "memory")) {
         result =
             err_set(err, ERR_UNSUPPORTED, "the control group \"%.300s\" has no memory controller", folder);

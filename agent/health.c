@@ -74,7 +74,7 @@ static bool same_uuid(const char *one, const char *other)
     return one && other && strcasecmp(one, other) == 0;
 }
 
-static bool is_card(const struct card *card, const json_t *record)
+static bool health_is_card(const struct card *card, const json_t *record)
 {
     if (strcmp(json_text_of(record, "kind"), card->device->kind) != 0)
         return false;
@@ -90,7 +90,7 @@ static const json_t *record_of(const struct card *card, const json_t *reading)
     const json_t *record;
     size_t i;
     json_array_foreach (json_object_get(reading, "cards"), i, record) {
-        if (is_card(card, record))
+        if (health_is_card(card, record))
             return record;
     }
     return NULL;
@@ -219,7 +219,7 @@ static bool is_news(const json_t *one, const json_t *other)
     return false;
 }
 
-static const char *why_unknown(const struct card *card, const json_t *reading)
+static const char *health_why_unknown(const struct card *card, const json_t *reading)
 {
     const json_t *library;
     size_t i;
@@ -243,7 +243,7 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
             heat_take(health, card, record, now_ns);
             others_take(health, card, record);
         }
-        json_t *said = health_of(card, record, why_unknown(card, reading));
+        json_t *said = health_of(card, record, health_why_unknown(card, reading));
         uint64_t ms = (now_ns - card->told_ns) / 1000000;
         if (!card->told || ms >= REFRESH_S * 1000 || (ms >= health->note_ms && is_news(said, card->told))) {
             json_decref(card->told);
@@ -257,7 +257,7 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
 }
 
 /* Sends the health of devices, if it is of any. Takes 'due' over. */
-static void note(struct health *health, json_t *due)
+static void agent_note(struct health *health, json_t *due)
 {
     if (json_object_size(due) > 0)
         health->options.note(health->options.arg, due);
@@ -265,9 +265,9 @@ static void note(struct health *health, json_t *due)
         json_decref(due);
 }
 
-static void tell(struct health *health, const json_t *reading)
+static void agent_tell(struct health *health, const json_t *reading)
 {
-    note(health, health_take(health, reading, clock_mono_ns()));
+    agent_note(health, health_take(health, reading, clock_mono_ns()));
 }
 
 /* ---- CPUs ---- */
@@ -323,7 +323,7 @@ static void watcher_lost(struct health *health, const char *why)
     log_event(LOG_LEVEL_WARN, "health_unknown", "why=\"%s\"", why);
     json_t *reading = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]}", "libraries", "kind", "cuda",
                                 "why", why, "kind", "hip", "why", why, "kind", "emulated", "why", why);
-    tell(health, reading);
+    agent_tell(health, reading);
     json_decref(reading);
 }
 
@@ -359,7 +359,7 @@ static void watcher_readable(evutil_socket_t fd, short what, void *arg)
         json_t *reading = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         health->heard_ns = clock_mono_ns();
         if (json_is_object(reading))
-            tell(health, reading);
+            agent_tell(health, reading);
         json_decref(reading);
         free(line);
     }
@@ -417,7 +417,7 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
     (void)what;
     uint64_t now_ns = clock_mono_ns();
     if (now_ns - health->cores_ns >= (uint64_t)CORES_S * 1000000000)
-        note(health, health_cores(health, now_ns));
+        agent_note(health, health_cores(health, now_ns));
     if (health->count == 0)
         return;
     if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)health->options.silent_s * 1000000000)

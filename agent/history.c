@@ -21,7 +21,7 @@ struct node_history {
     json_t *document;
 };
 
-static int save(const struct node_history *history, struct err *err)
+static int history_save(const struct node_history *history, struct err *err)
 {
     return document_save(history->path, history->document, true, 0600, err);
 }
@@ -85,14 +85,14 @@ int history_note(struct node_history *history, const char *device, int64_t epoch
             0) {
         return err_set(err, ERR_NOMEM, "no memory for what this node has done");
     }
-    return save(history, err);
+    return history_save(history, err);
 }
 
 int history_adopt(struct node_history *history, const char *incarnation, struct err *err)
 {
     if (json_object_set_new(history->document, "incarnation", json_string(incarnation)) < 0)
         return err_set(err, ERR_NOMEM, "no memory for what this node has done");
-    return save(history, err);
+    return history_save(history, err);
 }
 
 int history_renew(struct node_history *history, const char *incarnation, struct err *err)
@@ -105,7 +105,7 @@ int history_renew(struct node_history *history, const char *incarnation, struct 
         return err_set(err, ERR_NOMEM, "no memory for what this node has done");
     json_decref(history->document);
     history->document = renewed;
-    return save(history, err);
+    return history_save(history, err);
 }
 
 json_t *history_before(const struct node_history *history)

@@ -35,13 +35,13 @@ struct journal {
 
 /* ---- records ---- */
 
-static void number_put(uint8_t *at, uint64_t value, int size)
+static void journal_number_put(uint8_t *at, uint64_t value, int size)
 {
     for (int i = 0; i < size; i++)
         at[i] = (uint8_t)(value >> (8 * (size - 1 - i)));
 }
 
-static uint64_t number_get(const uint8_t *at, int size)
+static uint64_t journal_number_get(const uint8_t *at, int size)
 {
     uint64_t value = 0;
     for (int i = 0; i < size; i++)
@@ -53,8 +53,8 @@ static int record_append(struct buf *out, uint64_t seq, unsigned flags, const vo
                          struct err *err)
 {
     uint8_t head[HEAD_SIZE];
-    number_put(head, size + HEAD_SIZE - 4, 4);
-    number_put(head + 4, seq, 8);
+    journal_number_put(head, size + HEAD_SIZE - 4, 4);
+    journal_number_put(head + 4, seq, 8);
     head[12] = (uint8_t)flags;
     return buf_append(out, head, sizeof(head), err) < 0 || buf_append(out, data, size, err) < 0 ? -1 : 0;
 }
@@ -176,10 +176,10 @@ static struct journal_event *event_make(uint64_t seq, bool final, const void *by
 /* Reads one record of a loaded file. Returns its size, or 0 if it is torn or wrong. */
 static size_t record_load(struct journal_stream *stream, const uint8_t *at, size_t left)
 {
-    size_t size = left < HEAD_SIZE ? 0 : (size_t)number_get(at, 4) + 4;
+    size_t size = left < HEAD_SIZE ? 0 : (size_t)journal_number_get(at, 4) + 4;
     if (size < HEAD_SIZE || size > left)
         return 0;
-    uint64_t seq = number_get(at + 4, 8);
+    uint64_t seq = journal_number_get(at + 4, 8);
     bool final = (at[12] & FLAG_FINAL) != 0;
     if (at[12] & FLAG_MARK) {
         if (seq < stream->last)

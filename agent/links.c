@@ -255,7 +255,7 @@ static int compare_ns(const void *a, const void *b)
 }
 
 /* Measures the latency: half the median round trip, in seconds. */
-static int ping(struct pipe_end *end, double *latency_s, struct err *err)
+static int links_ping(struct pipe_end *end, double *latency_s, struct err *err)
 {
     uint64_t trips[PINGS];
     uint8_t frame[PING_SIZE] = {'p'};
@@ -312,8 +312,8 @@ static int duplex(struct pipe_end *end, double latency_s, uint64_t bytes, uint8_
 
 /* Measures the bandwidth: first with 1 MiB, then with as many bytes as take about half a second, and then
  * both ways at once. */
-static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, double *duplex_bytes_per_s,
-                     struct err *err)
+static int links_bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s,
+                           double *duplex_bytes_per_s, struct err *err)
 {
     uint8_t *chunk = calloc(2, LINKS_CHUNK);
     double seconds = 0;
@@ -388,7 +388,7 @@ static int exchange_long(struct pipe_end *end, struct err *err)
 /* Looks why a node that can be connected to does not answer: where messages come through in small packets,
  * and in larger ones do not, those are lost on the way, and who sent them is not told. Says so in *err then.
  */
-static bool packets_are_lost(struct links *links, struct task *task, uint64_t until_ns, struct err *err)
+static bool links_packets_are_lost(struct links *links, struct task *task, uint64_t until_ns, struct err *err)
 {
     static const int sizes[] = {1200, 1280, 1400, 0}; /* 1200: in a tunnel over a way of 1280 */
     int through = 0;
@@ -423,29 +423,29 @@ static int measure_connect(struct links *links, struct pipe_end *end, struct tas
     int result = end_connect_again(links, end, task->address, 0, until_ns, err);
     task->result.unreachable = end->fd < 0 && err->code == ERR_NET;
     if (result == 0 || end->fd < 0 || err->code != ERR_TIMEOUT ||
-        packets_are_lost(links, task, until_ns, err))
+        links_packets_are_lost(links, task, until_ns, err))
         return result;
     end_close(end);
     return end_connect_again(links, end, task->address, 0, until_ns, err);
 }
 
 /* Measures the link to a node that can be connected to, when no other is being measured. */
-static int measure(struct links *links, struct task *task, const char *wanted, struct err *err)
+static int agent_measure(struct links *links, struct task *task, const char *wanted, struct err *err)
 {
     struct pipe_end end = {.fd = -1, .peer = task->address, .stopping = &links->stopping};
     bool full = false;
     int result = measure_connect(links, &end, task, err);
     const bool answers = result == 0 && tls_peer_check(end.ssl, wanted, err) == 0 &&
-                         ping(&end, &task->result.latency_s, err) == 0;
+                         links_ping(&end, &task->result.latency_s, err) == 0;
     if (answers)
         full = exchange_long(&end, err) == 0;
     end_limit(&end, DEADLINE_MS);
     result = !full ? -1
-                   : bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
-                               &task->result.duplex_bytes_per_s, err);
+                   : links_bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
+                                     &task->result.duplex_bytes_per_s, err);
     end_close(&end);
     if (answers && !full && err->code == ERR_TIMEOUT)
-        packets_are_lost(links, task, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
+        links_packets_are_lost(links, task, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
     return result;
 }
 
@@ -497,7 +497,7 @@ static int task_do(struct links *links, struct task *task, struct err *err)
     close(fd);
     pthread_mutex_lock(&links->turn);
     const int result = atomic_load(&links->stopping) ? err_set(err, ERR_CANCELLED, "the agent is stopping")
-                                                     : measure(links, task, wanted, err);
+                                                     : agent_measure(links, task, wanted, err);
     pthread_mutex_unlock(&links->turn);
     return result;
 }
@@ -553,7 +553,8 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
 /* ---- creating and destroying ---- */
 
 /* Listens on one port. *in_use: whether another program does. */
-static int listen_on(struct links *links, const char *host, unsigned number, bool *in_use, struct err *err)
+static int links_listen_on(struct links *links, const char *host, unsigned number, bool *in_use,
+                           struct err *err)
 {
     char port[8];
     snprintf(port, sizeof(port), "%u", number);
@@ -592,7 +593,7 @@ static int listen_somewhere(struct links *links, const struct links_config *conf
     bool in_use = true;
     int result = -1;
     for (unsigned port = config->port; result < 0 && in_use && port <= config->port_last; port++)
-        result = listen_on(links, config->host, port, &in_use, err);
+        result = links_listen_on(links, config->host, port, &in_use, err);
     return result;
 }
 

@@ -13,7 +13,7 @@
 enum { GPUS_MAX = 64 };
 
 /* Reads the first line of a small file without its line end; "" if the file cannot be read. */
-static char *line_read(const char *path, char *out, size_t size)
+static char *machine_line_read(const char *path, char *out, size_t size)
 {
     struct buf text;
     struct err err;
@@ -45,7 +45,8 @@ double machine_cpu_seconds(void)
 {
     enum { USER_NICE_SYSTEM_IRQ_SOFTIRQ = 0x67 };
     char line[512]; /* "cpu  user nice system idle iowait irq softirq steal guest guest_nice" */
-    return ticks_seconds(line_read("/proc/stat", line, sizeof(line)), 1, USER_NICE_SYSTEM_IRQ_SOFTIRQ);
+    return ticks_seconds(machine_line_read("/proc/stat", line, sizeof(line)), 1,
+                         USER_NICE_SYSTEM_IRQ_SOFTIRQ);
 }
 
 double process_cpu_seconds(pid_t pid)
@@ -55,7 +56,7 @@ double process_cpu_seconds(pid_t pid)
     char line[1024]; /* "pid (name) state …", in which utime, stime, cutime and cstime stand 12 words after
                         the name */
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    const char *name_end = strrchr(line_read(path, line, sizeof(line)), ')');
+    const char *name_end = strrchr(machine_line_read(path, line, sizeof(line)), ')');
     return ticks_seconds(name_end, 12, OWN_AND_CHILDREN);
 }
 
@@ -82,7 +83,7 @@ uint64_t memory_total_bytes(void)
 {
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     char text[64];
-    uint64_t limit = strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
+    uint64_t limit = strtoull(machine_line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
                               10);                            /* "max", which means no limit, is read as 0 */
     uint64_t lent = slurm_number("SLURM_MEM_PER_NODE") << 20; /* MiB, of sbatch --mem */
     if (lent == 0)
@@ -150,8 +151,8 @@ char *machine_cpu(char out[256])
 
 char *machine_id(char out[64])
 {
-    if (line_read("/etc/machine-id", out, 64)[0] == '\0')
-        line_read("/proc/sys/kernel/random/boot_id", out, 64);
+    if (machine_line_read("/etc/machine-id", out, 64)[0] == '\0')
+        machine_line_read("/proc/sys/kernel/random/boot_id", out, 64);
     return out;
 }
 
@@ -176,7 +177,7 @@ static unsigned long hex_read(const char *pci, const char *file)
     char path[512];
     char text[64];
     snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.64s/%s", pci, file);
-    return strtoul(line_read(path, text, sizeof(text)), NULL, 0);
+    return strtoul(machine_line_read(path, text, sizeof(text)), NULL, 0);
 }
 
 static json_t *gpu_describe(const char *pci)

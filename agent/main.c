@@ -100,7 +100,7 @@ static int doctor_print(const struct agent_options *options, bool json, struct e
 }
 
 /* Runs the agent, or with 'doctor' says what is wrong with its machine. Returns the exit status. */
-static int run(struct agent_options *options, const char *doctor, struct err *err)
+static int agent_run_here(struct agent_options *options, const char *doctor, struct err *err)
 {
     int result = doctor ? doctor_print(options, strcmp(doctor, "json") == 0, err)
                         : slurm_end_read(&options->until_us, err);
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
         return 2;
     }
     options.config = document;
-    const int status = run(&options, doctor, &err);
+    const int status = agent_run_here(&options, doctor, &err);
     json_decref(document);
     return status;
 }

@@ -94,7 +94,7 @@ static void take_stop(struct worker_supervisor *supervisor, const json_t *messag
     }
 }
 
-static void take_profile(struct worker_supervisor *supervisor, const json_t *message)
+static void messages_take_profile(struct worker_supervisor *supervisor, const json_t *message)
 {
     struct err err;
     struct child_work work;
@@ -165,8 +165,12 @@ static const struct {
     const char *type;
     void (*take)(struct worker_supervisor *supervisor, const json_t *message);
 } message_table[] = {
-    {"assign", take_assign}, {"peers", pass_on},        {"save", pass_on},
-    {"stop", take_stop},     {"profile", take_profile}, {"links", take_links},
+    {"assign", take_assign},
+    {"peers", pass_on},
+    {"save", pass_on},
+    {"stop", take_stop},
+    {"profile", messages_take_profile},
+    {"links", take_links},
 };
 
 void supervisor_message(struct worker_supervisor *supervisor, const json_t *message)

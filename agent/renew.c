@@ -98,7 +98,7 @@ static void *renew_main(void *arg)
     return NULL;
 }
 
-static void result_take(evutil_socket_t fd, short what, void *arg)
+static void renew_result_take(evutil_socket_t fd, short what, void *arg)
 {
     struct renewer *r = arg;
     uint64_t count;
@@ -126,7 +126,7 @@ struct renewer *renewer_create(struct event_base *base, const struct agent_ident
     pthread_mutex_init(&r->lock, NULL);
     cond_init(&r->changed);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    r->told = r->wake < 0 ? NULL : event_new(base, r->wake, EV_READ | EV_PERSIST, result_take, r);
+    r->told = r->wake < 0 ? NULL : event_new(base, r->wake, EV_READ | EV_PERSIST, renew_result_take, r);
     r->running =
         r->told && event_add(r->told, NULL) == 0 && pthread_create(&r->thread, NULL, renew_main, r) == 0;
     if (!r->running) {

@@ -61,7 +61,8 @@ static void proof_end(struct worker_supervisor *supervisor, struct device_state 
 
 /* ---- events ---- */
 
-static struct journal_stream *stream_of(struct worker_supervisor *supervisor, const struct child_work *work)
+static struct journal_stream *supervise_stream_of(struct worker_supervisor *supervisor,
+                                                  const struct child_work *work)
 {
     char key[JOURNAL_KEY_SIZE];
     struct err err;
@@ -79,7 +80,7 @@ void event_append(struct worker_supervisor *supervisor, const struct child_work 
                   json_t *event, bool final)
 {
     struct err err;
-    struct journal_stream *stream = stream_of(supervisor, work);
+    struct journal_stream *stream = supervise_stream_of(supervisor, work);
     if (!stream || stream->final) {
         json_decref(event);
         return;
@@ -111,7 +112,7 @@ void failure_append(struct worker_supervisor *supervisor, const struct child_wor
                  true);
 }
 
-static bool is_final(const char *type)
+static bool supervise_is_final(const char *type)
 {
     return strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
 }
@@ -120,7 +121,7 @@ static bool is_final(const char *type)
 static void child_ack(struct worker_supervisor *supervisor, struct device_state *state)
 {
     const struct child_work *work = child_work(state->child);
-    const struct journal_stream *stream = work_is_proof(work) ? NULL : stream_of(supervisor, work);
+    const struct journal_stream *stream = work_is_proof(work) ? NULL : supervise_stream_of(supervisor, work);
     struct err err;
     uint64_t seq = work_is_proof(work) ? state->events_taken : state->acked; /* no proof's event is stored */
     if (stream && work->run >= 0)
@@ -187,7 +188,7 @@ static void child_event(void *arg, struct child *child, json_t *event)
     snprintf(name, sizeof(name), "%s", type);
     if (strcmp(name, "worker_ready") == 0)
         proof_end(supervisor, state, NULL);
-    struct journal_stream *stream = stream_of(supervisor, work);
+    struct journal_stream *stream = supervise_stream_of(supervisor, work);
     uint64_t have = work->run >= 0 ? (!stream ? UINT64_MAX : stream->last) : state->events_taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
@@ -196,11 +197,11 @@ static void child_event(void *arg, struct child *child, json_t *event)
         if (strcmp(name, "profile") == 0 && cpu_per_byte > 0)
             json_object_set_new(json_object_get(event, "document"), "wire_s_per_byte",
                                 json_real(cpu_per_byte));
-        event_append(supervisor, work, name, event, is_final(name));
+        event_append(supervisor, work, name, event, supervise_is_final(name));
         if (strcmp(name, "failed") == 0 && !own_fault)
             proof_doubt(&state->proof, clock_mono_ns());
         state->finished =
-            state->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
+            state->finished || supervise_is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
         state->events_taken = (uint64_t)seq;
         state->node_number = stream ? stream->last : 0;
     } else {
@@ -362,7 +363,7 @@ static void worker_ended(struct worker_supervisor *supervisor, const struct chil
                          enum worker_end how, const char *why)
 {
     struct err err;
-    struct journal_stream *stream = work_is_proof(work) ? NULL : stream_of(supervisor, work);
+    struct journal_stream *stream = work_is_proof(work) ? NULL : supervise_stream_of(supervisor, work);
     struct device_state *state = supervisor_device(supervisor, work->device);
     char what[720], text[720];
     snprintf(what, sizeof(what), "%s: %s", how == WORKER_UNSTARTED ? "could not be started" : "was lost",

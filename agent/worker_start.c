@@ -10,7 +10,7 @@
 
 static const uint64_t CARD_HOST_BYTES = (uint64_t)16 << 30;
 
-static const char *core_type(const char *isa)
+static const char *worker_start_core_type(const char *isa)
 {
     return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0 ? "SKYLAKEX"
            : strcmp(isa, "avx2") == 0                                ? "HASWELL"
@@ -18,9 +18,10 @@ static const char *core_type(const char *isa)
                                        : NULL; /* native: OpenBLAS detects the CPU by itself */
 }
 
-static void add(struct worker_env *env, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void worker_start_add(struct worker_env *env, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void add(struct worker_env *env, const char *fmt, ...)
+static void worker_start_add(struct worker_env *env, const char *fmt, ...)
 {
     size_t count = 0;
     while (env->list[count])
@@ -35,19 +36,20 @@ static void add(struct worker_env *env, const char *fmt, ...)
 void worker_env_make(struct worker_env *env, const struct worker_place *place)
 {
     const struct agent_device *device = place->device;
-    const char *type = core_type(device->isa);
+    const char *type = worker_start_core_type(device->isa);
     memset(env->list, 0, sizeof(env->list));
-    add(env, "OPENBLAS_NUM_THREADS=1"); /* the engine itself divides products among its threads */
-    add(env, "OMP_NUM_THREADS=%u", device->threads);
+    worker_start_add(env,
+                     "OPENBLAS_NUM_THREADS=1"); /* the engine itself divides products among its threads */
+    worker_start_add(env, "OMP_NUM_THREADS=%u", device->threads);
     /* The isa of an emulated card (warp32, warp64) is none of the CPU's kernels. */
-    add(env, "MOTLEY_ISA=%s", strcmp(device->kind, "cpu") == 0 ? device->isa : "native");
-    add(env, "OPENBLAS_CORETYPE%s%s", !type ? "" : "=", !type ? "" : type);
+    worker_start_add(env, "MOTLEY_ISA=%s", strcmp(device->kind, "cpu") == 0 ? device->isa : "native");
+    worker_start_add(env, "OPENBLAS_CORETYPE%s%s", !type ? "" : "=", !type ? "" : type);
     /* The driver keeps translated kernels in the home folder of the user unless it is told otherwise, and an
      * agent that runs as a service cannot write there. */
     if (strcmp(device->kind, "cuda") == 0 && !getenv("CUDA_CACHE_PATH"))
-        add(env, "CUDA_CACHE_PATH=%s/cuda-cache", place->home);
+        worker_start_add(env, "CUDA_CACHE_PATH=%s/cuda-cache", place->home);
     if (device->visible[0] != '\0')
-        add(env, "CUDA_VISIBLE_DEVICES=%s", device->visible);
+        worker_start_add(env, "CUDA_VISIBLE_DEVICES=%s", device->visible);
 }
 
 /* Writes "host", or "[v6]" for an IPv6 address. */

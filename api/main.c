@@ -52,7 +52,7 @@ struct api_options {
     bool migrate, pending, without_models;
 };
 
-static int options_read(int argc, char **argv, struct api_options *given)
+static int api_options_read(int argc, char **argv, struct api_options *given)
 {
     static const struct option known[] = {
         {"config", required_argument, NULL, 'c'},           {"migrate", no_argument, NULL, 'm'},
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     if (usage_answered(argc, argv, usage) || usage_schema(argc, argv, &api_config_doc))
         return 0;
     struct api_options given = {0};
-    if (options_read(argc, argv, &given) < 0) {
+    if (api_options_read(argc, argv, &given) < 0) {
         fputs(usage, stderr);
         return 2;
     }

@@ -67,7 +67,7 @@ static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
     ready_answer(ready, err, scheduler);
 }
 
-static void pinged(void *arg, const struct err *err)
+static void ops_pinged(void *arg, const struct err *err)
 {
     struct ready *ready = arg;
     struct err wrong;
@@ -102,8 +102,8 @@ void ready_get(struct call *call)
     }
     ready->call = call;
     ready->pinging = true;
-    if (store_ping(call->app->store, pinged, ready, &err) < 0)
-        pinged(ready, &err);
+    if (store_ping(call->app->store, ops_pinged, ready, &err) < 0)
+        ops_pinged(ready, &err);
 }
 
 /* ---- the disk ---- */
@@ -128,7 +128,7 @@ void storage_get(struct call *call)
 
 /* ---- metrics ---- */
 
-static void line(struct evbuffer *out, const char *name, const char *kind, const char *help, double value)
+static void ops_line(struct evbuffer *out, const char *name, const char *kind, const char *help, double value)
 {
     evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, kind, name, value);
 }
@@ -136,7 +136,7 @@ static void line(struct evbuffer *out, const char *name, const char *kind, const
 static void write_metrics(struct app *app, struct evbuffer *out)
 {
     const struct app_counters *c = &app->counters;
-    line(out, "motley_api_requests_total", "counter", "Requests begun.", (double)c->requests);
+    ops_line(out, "motley_api_requests_total", "counter", "Requests begun.", (double)c->requests);
     evbuffer_add_printf(out,
                         "# HELP motley_api_answers_total Answers by class of status.\n"
                         "# TYPE motley_api_answers_total counter\n"
@@ -145,38 +145,40 @@ static void write_metrics(struct app *app, struct evbuffer *out)
                         "motley_api_answers_total{class=\"5xx\"} %llu\n",
                         (unsigned long long)c->answers_2xx, (unsigned long long)c->answers_4xx,
                         (unsigned long long)c->answers_5xx);
-    line(out, "motley_api_connections", "gauge", "Open connections.", httpd_server_connections(app->server));
-    line(out, "motley_api_requests_under_way", "gauge", "Requests not yet answered.",
-         httpd_server_requests(app->server));
-    line(out, "motley_api_wrong_tokens_total", "counter", "Tokens shown that are not valid.",
-         (double)c->wrong_tokens);
-    line(out, "motley_api_late_tokens_total", "counter", "Of these, shown after too many of their address.",
-         (double)c->late_tokens);
-    line(out, "motley_api_refused_connections_total", "counter", "Connections over a limit, closed at once.",
-         (double)httpd_server_refused(app->server));
-    line(out, "motley_api_malformed_total", "counter", "Requests whose framing or size was refused.",
-         (double)c->malformed);
-    line(out, "motley_api_parse_failures_total", "counter", "Files that their parser refused, or died of.",
-         (double)atomic_load(&app->parse_failures));
-    line(out, "motley_api_followers", "gauge", "Open event streams.", (double)c->followers);
-    line(out, "motley_api_submits_total", "counter", "Jobs committed.", (double)c->submits);
-    line(out, "motley_api_submit_cache_hits_total", "counter", "Specifications whose check was shared.",
-         (double)c->submit_cache_hits);
-    line(out, "motley_api_datasets_encoded_total", "counter", "Data sets encoded.",
-         (double)c->datasets_encoded);
-    line(out, "motley_api_upload_bytes_total", "counter", "Bytes received as files.",
-         (double)c->upload_bytes);
-    line(out, "motley_api_download_bytes_total", "counter", "Bytes sent as files.",
-         (double)c->download_bytes);
-    line(out, "motley_files_disk_bytes", "gauge", "Size of the disk that holds jobs' files.",
-         (double)blob_dir_bytes(app->blobs));
-    line(out, "motley_files_free_bytes", "gauge", "What is free of it.",
-         (double)blob_dir_free_bytes(app->blobs));
+    ops_line(out, "motley_api_connections", "gauge", "Open connections.",
+             httpd_server_connections(app->server));
+    ops_line(out, "motley_api_requests_under_way", "gauge", "Requests not yet answered.",
+             httpd_server_requests(app->server));
+    ops_line(out, "motley_api_wrong_tokens_total", "counter", "Tokens shown that are not valid.",
+             (double)c->wrong_tokens);
+    ops_line(out, "motley_api_late_tokens_total", "counter",
+             "Of these, shown after too many of their address.", (double)c->late_tokens);
+    ops_line(out, "motley_api_refused_connections_total", "counter",
+             "Connections over a limit, closed at once.", (double)httpd_server_refused(app->server));
+    ops_line(out, "motley_api_malformed_total", "counter", "Requests whose framing or size was refused.",
+             (double)c->malformed);
+    ops_line(out, "motley_api_parse_failures_total", "counter",
+             "Files that their parser refused, or died of.", (double)atomic_load(&app->parse_failures));
+    ops_line(out, "motley_api_followers", "gauge", "Open event streams.", (double)c->followers);
+    ops_line(out, "motley_api_submits_total", "counter", "Jobs committed.", (double)c->submits);
+    ops_line(out, "motley_api_submit_cache_hits_total", "counter", "Specifications whose check was shared.",
+             (double)c->submit_cache_hits);
+    ops_line(out, "motley_api_datasets_encoded_total", "counter", "Data sets encoded.",
+             (double)c->datasets_encoded);
+    ops_line(out, "motley_api_upload_bytes_total", "counter", "Bytes received as files.",
+             (double)c->upload_bytes);
+    ops_line(out, "motley_api_download_bytes_total", "counter", "Bytes sent as files.",
+             (double)c->download_bytes);
+    ops_line(out, "motley_files_disk_bytes", "gauge", "Size of the disk that holds jobs' files.",
+             (double)blob_dir_bytes(app->blobs));
+    ops_line(out, "motley_files_free_bytes", "gauge", "What is free of it.",
+             (double)blob_dir_free_bytes(app->blobs));
     if (app->tls)
-        line(out, "motley_api_certificate_seconds", "gauge", "How long the api's certificate is still good.",
-             (double)(tls_context_ends(app->tls) - clock_wall_us() / 1000000));
-    line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
-         pool_waiting(app->pool));
+        ops_line(out, "motley_api_certificate_seconds", "gauge",
+                 "How long the api's certificate is still good.",
+                 (double)(tls_context_ends(app->tls) - clock_wall_us() / 1000000));
+    ops_line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
+             pool_waiting(app->pool));
 }
 
 /* Writes `{WHAT="NAME"} `, with NAME escaped as the format asks. */
@@ -256,14 +258,14 @@ static void write_scheduler(struct evbuffer *out, const json_t *scheduler)
 {
     const char *state = json_string_value(json_object_get(scheduler, "state"));
     const json_t *age = json_object_get(scheduler, "age_s");
-    line(out, "motley_scheduler_deciding", "gauge", "Whether a scheduler leads and its passes succeed.",
-         state && strcmp(state, "deciding") == 0);
+    ops_line(out, "motley_scheduler_deciding", "gauge", "Whether a scheduler leads and its passes succeed.",
+             state && strcmp(state, "deciding") == 0);
     if (json_is_number(age)) /* else no scheduler has ever led */
-        line(out, "motley_scheduler_pass_age_seconds", "gauge", "Since the last whole pass.",
-             json_number_value(age));
-    line(out, "motley_scheduler_set_aside", "gauge",
-         "Parts that passes leave out, as the database refused them.",
-         json_number_value(json_object_get(scheduler, "set_aside_count")));
+        ops_line(out, "motley_scheduler_pass_age_seconds", "gauge", "Since the last whole pass.",
+                 json_number_value(age));
+    ops_line(out, "motley_scheduler_set_aside", "gauge",
+             "Parts that passes leave out, as the database refused them.",
+             json_number_value(json_object_get(scheduler, "set_aside_count")));
 }
 
 static void metrics_counted(void *arg, const struct err *err, json_t *doc)
@@ -275,7 +277,7 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         return;
     }
     write_metrics(call->app, out);
-    line(out, "motley_database_up", "gauge", "Whether the database answered.", err ? 0 : 1);
+    ops_line(out, "motley_database_up", "gauge", "Whether the database answered.", err ? 0 : 1);
     if (!err) {
         const char *state;
         json_t *count;
@@ -291,8 +293,8 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         write_devices(out, json_object_get(doc, "devices"));
         write_nodes(out, json_object_get(doc, "nodes"));
         write_scheduler(out, json_object_get(doc, "scheduler"));
-        line(out, "motley_queue_oldest_seconds", "gauge", "Since the oldest waiting job was submitted.",
-             json_number_value(json_object_get(doc, "waits_s")));
+        ops_line(out, "motley_queue_oldest_seconds", "gauge", "Since the oldest waiting job was submitted.",
+                 json_number_value(json_object_get(doc, "waits_s")));
     }
     size_t size = evbuffer_get_length(out);
     call_count(call, 200);

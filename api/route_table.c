@@ -467,7 +467,7 @@ static void on_head(struct httpd_request *request, void *arg)
         call_accept(call);
 }
 
-static void on_ready(struct httpd_request *request, void *arg)
+static void route_table_on_ready(struct httpd_request *request, void *arg)
 {
     (void)arg;
     struct call *call = httpd_request_data(request);
@@ -509,5 +509,6 @@ static void on_malformed(struct httpd_request *request, int status, const char *
 
 struct httpd_hooks route_hooks(struct app *app)
 {
-    return (struct httpd_hooks){.head = on_head, .ready = on_ready, .malformed = on_malformed, .arg = app};
+    return (struct httpd_hooks){
+        .head = on_head, .ready = route_table_on_ready, .malformed = on_malformed, .arg = app};
 }

@@ -155,20 +155,20 @@ static int write_address(const struct serve *serve, struct err *err)
     return config->address_file ? file_write_atomic(config->address_file, text, (size_t)n, 0644, err) : 0;
 }
 
-static void pinged(void *arg, const struct err *err);
+static void serve_pinged(void *arg, const struct err *err);
 
-static void ping(evutil_socket_t fd, short what, void *arg)
+static void serve_ping(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct serve *serve = arg;
     struct err err = {0};
-    if (store_ping(serve->app.store, pinged, serve, &err) < 0)
-        pinged(serve, &err);
+    if (store_ping(serve->app.store, serve_pinged, serve, &err) < 0)
+        serve_pinged(serve, &err);
 }
 
 /* Called with the database's answer at the start: it is ready, or another try may succeed, or it can never be
  * used. */
-static void pinged(void *arg, const struct err *err)
+static void serve_pinged(void *arg, const struct err *err)
 {
     struct serve *serve = arg;
     if (serve->ready || serve->err.code)
@@ -178,7 +178,7 @@ static void pinged(void *arg, const struct err *err)
     } else if (err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY) {
         struct timeval pause = {0, PING_MS * 1000};
         serve->last = *err;
-        event_base_once(serve->app.base, -1, EV_TIMEOUT, ping, serve, &pause);
+        event_base_once(serve->app.base, -1, EV_TIMEOUT, serve_ping, serve, &pause);
     } else {
         serve->err = *err;
     }
@@ -200,7 +200,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
     if (checked < 0 && err->code == ERR_UNSUPPORTED)
         return -1;
     event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
-    ping(-1, 0, serve);
+    serve_ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
         event_base_loop(serve->app.base, EVLOOP_ONCE);
     if (serve->err.code) {
@@ -212,7 +212,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
 
 /* ---- stopping ---- */
 
-static void on_signal(evutil_socket_t fd, short what, void *arg)
+static void serve_on_signal(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct serve *serve = arg;
@@ -221,7 +221,7 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 }
 
 /* The database is of a newer release now: the server ends, and says so by its status. */
-static void outgrown(void *arg, const struct err *why)
+static void serve_outgrown(void *arg, const struct err *why)
 {
     struct serve *serve = arg;
     serve->err = *why;
@@ -242,13 +242,13 @@ static void on_hangup(evutil_socket_t fd, short what, void *arg)
         log_event(LOG_LEVEL_INFO, "config_reloaded", "file=%s", serve->path);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void serve_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     /* The timer only wakes the loop, so that drain() checks its deadline. */
     (void)fd, (void)what, (void)arg;
 }
 
-static void drain(struct serve *serve)
+static void serve_drain(struct serve *serve)
 {
     struct app *app = &serve->app;
     struct timeval step = {0, 50000};
@@ -257,7 +257,7 @@ static void drain(struct serve *serve)
     app->fetches_stopped = true; /* what came is kept, and the next fetch goes on from there */
     notices_stop(app->notices);
     issuer_stop(app->issuer);
-    serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
+    serve->timer = event_new(app->base, -1, EV_PERSIST, serve_on_timer, serve);
     if (serve->timer)
         event_add(serve->timer, &step);
     serve->deadline_ns = clock_mono_ns() + STOP_SECONDS_MAX * UINT64_C(1000000000);
@@ -362,8 +362,8 @@ int api_serve(struct api_config *config, const char *path, struct err *err)
     struct serve serve = {.app = {.config = config}, .config = config, .path = path};
     int rc = create_parts(&serve, err);
     if (rc == 0) {
-        serve.term = evsignal_new(serve.app.base, SIGTERM, on_signal, &serve);
-        serve.interrupt = evsignal_new(serve.app.base, SIGINT, on_signal, &serve);
+        serve.term = evsignal_new(serve.app.base, SIGTERM, serve_on_signal, &serve);
+        serve.interrupt = evsignal_new(serve.app.base, SIGINT, serve_on_signal, &serve);
         serve.hangup = evsignal_new(serve.app.base, SIGHUP, on_hangup, &serve);
         if (!serve.term || !serve.interrupt || !serve.hangup || event_add(serve.term, NULL) < 0 ||
             event_add(serve.interrupt, NULL) < 0 || event_add(serve.hangup, NULL) < 0)
@@ -373,8 +373,9 @@ int api_serve(struct api_config *config, const char *path, struct err *err)
     if (rc == 0)
         rc = wait_for_database(&serve, err);
     if (rc == 0 && !serve.app.stopping)
-        rc = store_watch_schema(serve.app.store, outgrown, &serve, err) < 0 ? -1
-                                                                            : begin_listening(&serve, err);
+        rc = store_watch_schema(serve.app.store, serve_outgrown, &serve, err) < 0
+                 ? -1
+                 : begin_listening(&serve, err);
     while (rc == 0 && !serve.app.stopping)
         event_base_loop(serve.app.base, EVLOOP_NO_EXIT_ON_EMPTY);
     if (rc == 0 && serve.err.code) {
@@ -382,7 +383,7 @@ int api_serve(struct api_config *config, const char *path, struct err *err)
         rc = -1;
     }
     if (serve.app.server)
-        drain(&serve);
+        serve_drain(&serve);
     destroy_parts(&serve);
     log_event(LOG_LEVEL_INFO, "api_ended", "clean=%s", rc == 0 ? "yes" : "no");
     return rc;

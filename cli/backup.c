@@ -10,7 +10,7 @@
 #include "common/units.h"
 #include "local/backup.h"
 
-static void tell(void *arg, const char *what)
+static void backup_tell(void *arg, const char *what)
 {
     const struct cli *cli = arg;
     if (!cli->json) {
@@ -20,12 +20,12 @@ static void tell(void *arg, const char *what)
 }
 
 /* Reads what both commands take. The paths have room for PATH_MAX bytes. */
-static int given_read(struct cli *cli, struct local_backup *given, char *folder, char *config,
-                      struct err *err)
+static int backup_given_read(struct cli *cli, struct local_backup *given, char *folder, char *config,
+                             struct err *err)
 {
     const char *file = cli_option(cli, "--config");
-    *given =
-        (struct local_backup){.home = cli->home, .folder = folder, .progress = tell, .progress_arg = cli};
+    *given = (struct local_backup){
+        .home = cli->home, .folder = folder, .progress = backup_tell, .progress_arg = cli};
     if (local_home(cli->words[0], folder, err) < 0) /* makes the path absolute */
         return -1;
     if (file && !realpath(file, config))
@@ -41,7 +41,7 @@ int command_backup(struct cli *cli, struct err *err)
     struct local_backup given;
     json_t *answer = NULL;
     unsigned count = 0;
-    int result = given_read(cli, &given, folder, config, err);
+    int result = backup_given_read(cli, &given, folder, config, err);
     for (const char *path; result == 0 && (path = cli_option_nth(cli, "--with", count));)
         if (count == CLI_REPEATS_MAX)
             result = err_set(err, ERR_TOO_BIG, "more than %d times --with", CLI_REPEATS_MAX);
@@ -78,7 +78,7 @@ int command_restore(struct cli *cli, struct err *err)
 {
     char folder[LOCAL_HOME_BYTES], config[PATH_MAX];
     struct local_backup given;
-    if (given_read(cli, &given, folder, config, err) < 0)
+    if (backup_given_read(cli, &given, folder, config, err) < 0)
         return -1;
     json_t *list = local_restore(&given, err);
     if (!list)

@@ -30,7 +30,7 @@ static void key_forget(struct buf *key)
     buf_fini(key);
 }
 
-static void files_fini(struct ca_files *files)
+static void ca_files_fini(struct ca_files *files)
 {
     buf_fini(&files->bundle);
     buf_fini(&files->first);
@@ -39,7 +39,7 @@ static void files_fini(struct ca_files *files)
     key_forget(&files->next_pem);
 }
 
-static int files_read(struct cli *cli, struct ca_files *files, struct err *err)
+static int ca_files_read(struct cli *cli, struct ca_files *files, struct err *err)
 {
     const char *cert = cli_option(cli, "--ca"), *key = cli_option(cli, "--key");
     struct buf *const bufs[] = {&files->bundle, &files->first, &files->second, &files->key_pem,
@@ -203,8 +203,8 @@ int command_ca(struct cli *cli, struct err *err)
     struct ca_files files = {0};
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
         if (strcmp(cli->words[0], steps[i].word) == 0) {
-            int result = files_read(cli, &files, err) < 0 ? -1 : steps[i].step(cli, &files, err);
-            files_fini(&files);
+            int result = ca_files_read(cli, &files, err) < 0 ? -1 : steps[i].step(cli, &files, err);
+            ca_files_fini(&files);
             return result;
         }
     return err_set(err, ERR_INVALID, "motley ca takes begin, switch or finish, not \"%.40s\"", cli->words[0]);

@@ -8,7 +8,7 @@
 
 enum { ANSWER_SECONDS = 30 };
 
-static void told(const json_t *list)
+static void code_told(const json_t *list)
 {
     const json_t *object;
     size_t index;
@@ -44,7 +44,7 @@ int show_code(struct cli *cli, struct err *err)
     if (cli->json)
         result = show_json(list, err);
     else
-        told(list);
+        code_told(list);
     json_decref(list);
     return result;
 }

@@ -21,7 +21,7 @@ struct compared {
     json_t *runs[COMPARE_MAX]; /* owned: the last run of each, in GET /v1/jobs/{id}/runs */
 };
 
-static int jobs_read(struct cli *cli, struct compared *c, struct err *err)
+static int compare_jobs_read(struct cli *cli, struct compared *c, struct err *err)
 {
     for (; c->count < cli->word_count; c->count++) {
         int64_t *id = &c->ids[c->count];
@@ -207,8 +207,8 @@ static void columns_set(json_t *row, const json_t *values)
 }
 
 /* Prints rows under the jobs' numbers: WHAT #17 #18. Takes the rows over. */
-static int rows_show(const struct compared *c, const char *what, const char *kind, json_t *rows,
-                     struct err *err)
+static int compare_rows_show(const struct compared *c, const char *what, const char *kind, json_t *rows,
+                             struct err *err)
 {
     char columns[512];
     size_t used = (size_t)snprintf(columns, sizeof(columns), "%s:row:%s", what, kind);
@@ -259,7 +259,7 @@ static int summaries_show(const struct compared *c, const json_t *jobs, struct e
         json_array_append_new(rows, row);
         json_decref(values[r]);
     }
-    return rows_show(c, "JOB", "s", rows, err);
+    return compare_rows_show(c, "JOB", "s", rows, err);
 }
 
 /* Prints a list of the answer, of long ones SHOWN_MAX rows from the first to the last. `row`: the member that
@@ -280,7 +280,7 @@ static int list_show(const struct compared *c, const json_t *answer, const char 
         json_array_append_new(rows, printed);
     }
     if (count > 0)
-        return rows_show(c, losses ? "STEP" : "KEY", losses ? "n" : "s", rows, err);
+        return compare_rows_show(c, losses ? "STEP" : "KEY", losses ? "n" : "s", rows, err);
     json_decref(rows);
     return 0;
 }
@@ -289,7 +289,7 @@ int command_compare(struct cli *cli, struct err *err)
 {
     struct compared c = {.count = 0};
     json_t *jobs = json_array(), *answer = NULL;
-    int result = jobs_read(cli, &c, err);
+    int result = compare_jobs_read(cli, &c, err);
     for (unsigned i = 0; i < c.count; i++)
         json_array_append_new(jobs, job_summary(c.jobs[i], c.lines[i], c.runs[i]));
     if (result == 0)

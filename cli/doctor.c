@@ -18,7 +18,7 @@ static const char agent_home[] = "/var/lib/motley-agent", agent_config[] = "/etc
 
 /* ---- a node, as the server knows it ---- */
 
-static const json_t *row_of(const json_t *rows, const char *key, const char *name)
+static const json_t *doctor_row_of(const json_t *rows, const char *key, const char *name)
 {
     size_t i;
     json_t *row;
@@ -103,7 +103,7 @@ static int server_ask(struct cli *cli, const char *name, const json_t *names, js
     json_t *links = nodes ? client_pages(cli, "/v1/links", "links", err) : NULL;
     int result = links ? client_list(cli, "/v1/devices", "devices", &devices, err) : -1;
     if (result == 0 && name) {
-        const json_t *node = row_of(nodes, "name", name);
+        const json_t *node = doctor_row_of(nodes, "name", name);
         if (node)
             node_look(nodes, devices, links, node, faults);
         else
@@ -111,7 +111,7 @@ static int server_ask(struct cli *cli, const char *name, const json_t *names, js
     }
     json_array_foreach ((json_t *)names, i, item) {
         const char *own = show_str(item, "name");
-        const json_t *node = result == 0 ? row_of(nodes, "name", own) : NULL;
+        const json_t *node = result == 0 ? doctor_row_of(nodes, "name", own) : NULL;
         if (node)
             node_look(nodes, devices, links, node, faults);
         else if (result == 0)

@@ -27,7 +27,7 @@ void event_reader_begin(struct event_reader *reader)
     reader->type[0] = '\0';
 }
 
-static int end_event(struct event_reader *reader, struct err *err)
+static int events_end_event(struct event_reader *reader, struct err *err)
 {
     int result = 0;
     if (reader->data.size > 0) {
@@ -46,7 +46,7 @@ static int end_event(struct event_reader *reader, struct err *err)
 static int take_line(struct event_reader *reader, const char *line, struct err *err)
 {
     if (*line == '\0')
-        return end_event(reader, err);
+        return events_end_event(reader, err);
     const char *colon = strchr(line, ':');
     if (!colon || colon == line)
         return 0;

@@ -17,7 +17,7 @@
 
 enum { GET_TEXT_MAX = 1 << 30, GET_IDLE_MS = 60000 };
 
-static int line_add(struct buf *text, const json_t *document, struct err *err)
+static int get_line_add(struct buf *text, const json_t *document, struct err *err)
 {
     return json_print(document, false, text, err) < 0 ? -1 : buf_text(text, "\n", err);
 }
@@ -108,7 +108,7 @@ static int results_save(const struct results *results, struct err *err)
 {
     struct buf text = {.limit = RECORD_BYTES_MAX};
     char path[PATH_MAX];
-    int result = line_add(&text, results->record, err);
+    int result = get_line_add(&text, results->record, err);
     if (result == 0)
         result = file_path(path, sizeof(path), err, "%s/" RECORD, results->folder);
     if (result == 0)
@@ -168,7 +168,7 @@ static int write_text(struct results *results, const char *name, const struct bu
 static int write_document(struct results *results, const char *name, const json_t *document, struct err *err)
 {
     struct buf text = {.limit = GET_TEXT_MAX};
-    int result = line_add(&text, document, err);
+    int result = get_line_add(&text, document, err);
     if (result == 0)
         result = write_text(results, name, &text, err);
     buf_fini(&text);
@@ -183,7 +183,7 @@ static int write_lines(struct results *results, const char *name, const json_t *
     int result = 0;
     json_array_foreach (lines, index, line) {
         if (result == 0)
-            result = line_add(&text, line, err);
+            result = get_line_add(&text, line, err);
     }
     if (result == 0)
         result = write_text(results, name, &text, err);
@@ -197,7 +197,7 @@ struct file_download {
     struct digest *digest;
 };
 
-static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
+static int get_take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
     struct file_download *download = arg;
     const char *at = data;
@@ -215,8 +215,8 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 
 /* Downloads a route's answer to a temporary file beside `path`, verifies it, then renames it, so the file is
  * complete or absent. */
-static int fetch(struct cli *cli, const char *route, const char *name, const char *sha256, const char *path,
-                 struct err *err)
+static int get_fetch(struct cli *cli, const char *route, const char *name, const char *sha256,
+                     const char *path, struct err *err)
 {
     char part[PATH_MAX], hex[65];
     uint8_t hash[32];
@@ -228,7 +228,7 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
         return err_errno(err, ERR_IO, errno, "could not write %s", part);
     struct http_request request = {.method = "GET",
                                    .path = route,
-                                   .sink = take_bytes,
+                                   .sink = get_take_bytes,
                                    .sink_arg = &download,
                                    .timeout_ms = UINT32_MAX,
                                    .idle_ms = GET_IDLE_MS};
@@ -258,7 +258,7 @@ static int fetch_artifact(struct cli *cli, int64_t id, const char *name, const c
     if (http_escape(name, escaped, sizeof(escaped), err) < 0)
         return -1;
     snprintf(route, sizeof(route), "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
-    return fetch(cli, route, name, sha256, path, err);
+    return get_fetch(cli, route, name, sha256, path, err);
 }
 
 static int get_artifacts(struct cli *cli, int64_t id, struct results *results, struct err *err)
@@ -340,7 +340,7 @@ static int get_checkpoint(struct cli *cli, const json_t *job, const char *which,
         snprintf(place, sizeof(place), "%s/%s", strrchr(parent, '/') + 1, name);
         result = results_path(results, place, path, err);
         if (result == 0)
-            result = fetch(cli, route, name, sha256, path, err);
+            result = get_fetch(cli, route, name, sha256, path, err);
     }
     return result;
 }

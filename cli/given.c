@@ -208,8 +208,8 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
 }
 
 /* Replaces a device's `"profile": "FILE"` or `"FILE#DEVICE"` by the profile document. */
-static int take_profile(json_t *device, const char *where, const char *cluster_path, const char *key,
-                        struct err *err)
+static int given_take_profile(json_t *device, const char *where, const char *cluster_path, const char *key,
+                              struct err *err)
 {
     const char *word = json_string_value(json_object_get(device, "profile"));
     const char *name = json_string_value(json_object_get(device, "name"));
@@ -265,7 +265,7 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
             if (json_is_object(inside) && !json_object_get(inside, "device"))
                 json_object_set(inside, "device", json_object_get(device, "name"));
             snprintf(where, sizeof(where), "cluster: nodes[%zu].devices[%zu]", n, d);
-            if ((json_is_string(inside) && take_profile(device, where, path, profile_key, err) < 0) ||
+            if ((json_is_string(inside) && given_take_profile(device, where, path, profile_key, err) < 0) ||
                 (json_is_object(inside) && same_key(inside, where, profile_key, err) < 0)) {
                 json_decref(cluster);
                 return NULL;
@@ -277,8 +277,8 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
 
 /* Computes the key under which the profiles for this specification and model are stored. Like the server it
  * uses the parsed config. */
-static int key_of(const json_t *spec_json, const json_t *config_json, char key[DIGEST_HEX_SIZE],
-                  struct err *err)
+static int given_key_of(const json_t *spec_json, const json_t *config_json, char key[DIGEST_HEX_SIZE],
+                        struct err *err)
 {
     struct job_spec spec;
     struct model_config config;
@@ -308,8 +308,8 @@ int given_data_file(const char *spec_path, const char *word, enum hub_part part,
     return word && beside(word, spec_path, out, err) == 0 && file_exists(out);
 }
 
-static json_t *read_rows(const char *spec_path, const json_t *spec_json, const json_t *config_json,
-                         const char *model_path, struct given_rows *rows, struct err *err)
+static json_t *given_read_rows(const char *spec_path, const json_t *spec_json, const json_t *config_json,
+                               const char *model_path, struct given_rows *rows, struct err *err)
 {
     struct job_spec spec;
     struct model_config config;
@@ -380,7 +380,8 @@ struct files {
     char config_path[PATH_MAX];
 };
 
-static int files_read(const char *spec_path, const char *cluster_path, struct files *files, struct err *err)
+static int given_files_read(const char *spec_path, const char *cluster_path, struct files *files,
+                            struct err *err)
 {
     char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX] = "";
     *files = (struct files){.spec = given_spec(spec_path, err)};
@@ -388,15 +389,15 @@ static int files_read(const char *spec_path, const char *cluster_path, struct fi
                    (files->config =
                         given_config(spec_path, json_string_value(json_object_get(files->spec, "model")),
                                      folder, files->config_path, err)) &&
-                   key_of(files->spec, files->config, key, err) == 0 &&
+                   given_key_of(files->spec, files->config, key, err) == 0 &&
                    (files->cluster = given_cluster(cluster_path, key, err)) &&
-                   (files->rows = read_rows(spec_path, files->spec, files->config, files->config_path,
-                                            &files->given, err))
+                   (files->rows = given_read_rows(spec_path, files->spec, files->config, files->config_path,
+                                                  &files->given, err))
                ? 0
                : -1;
 }
 
-static void files_fini(struct files *files)
+static void given_files_fini(struct files *files)
 {
     given_rows_fini(&files->given);
     json_decref(files->spec);
@@ -411,7 +412,7 @@ int given_by_files(const char *spec_path, const char *cluster_path, const json_t
     struct files files;
     *inputs = (struct plan_inputs){0};
     *rows = NULL;
-    int result = files_read(spec_path, cluster_path, &files, err);
+    int result = given_files_read(spec_path, cluster_path, &files, err);
     if (result == 0)
         result = plan_inputs_from_files(files.spec, files.cluster, files.config,
                                         &(struct plan_rows){.train = files.given.train,
@@ -424,7 +425,7 @@ int given_by_files(const char *spec_path, const char *cluster_path, const json_t
     *rows = json_incref(files.rows);
     if (result < 0)
         name_files(err, spec_path, files.config_path, cluster_path);
-    files_fini(&files);
+    given_files_fini(&files);
     return result < 0 ? given_wrong(err) : 0;
 }
 
@@ -463,7 +464,7 @@ json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **
     struct files files;
     json_t *problem = NULL;
     *rows = NULL;
-    if (files_read(spec_path, cluster_path, &files, err) == 0)
+    if (given_files_read(spec_path, cluster_path, &files, err) == 0)
         problem = problem_of(&files, err);
     if (problem)
         *rows = json_incref(files.rows);
@@ -471,7 +472,7 @@ json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **
         name_files(err, spec_path, files.config_path, cluster_path);
         (void)given_wrong(err);
     }
-    files_fini(&files);
+    given_files_fini(&files);
     return problem;
 }
 

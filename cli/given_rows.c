@@ -88,8 +88,8 @@ int given_encode(const char *path, const struct rows_options *options, struct ro
 }
 
 /* Adds what looks wrong in a file's rows, behind the name of its key. */
-static int doubts_add(struct given_rows *given, const struct rows_report *report, const char *what,
-                      struct err *err)
+static int given_rows_doubts_add(struct given_rows *given, const struct rows_report *report, const char *what,
+                                 struct err *err)
 {
     json_t *list = json_array(), *doubt;
     size_t index;
@@ -101,8 +101,9 @@ static int doubts_add(struct given_rows *given, const struct rows_report *report
     return result;
 }
 
-static int encode(const char *path, const struct rows_options *options, const char *what,
-                  struct given_rows *given, struct row_size **sizes, uint32_t *count, struct err *err)
+static int given_rows_encode(const char *path, const struct rows_options *options, const char *what,
+                             struct given_rows *given, struct row_size **sizes, uint32_t *count,
+                             struct err *err)
 {
     struct rows *rows = NULL;
     struct rows_report report;
@@ -113,7 +114,7 @@ static int encode(const char *path, const struct rows_options *options, const ch
         rows_sizes(rows, *sizes);
         *count = rows->count;
         given->format = report.format;
-        result = doubts_add(given, &report, what, err);
+        result = given_rows_doubts_add(given, &report, what, err);
     }
     rows_destroy(rows);
     return result;
@@ -132,16 +133,18 @@ static int prompt_size(const struct job_spec *spec, struct rows_options *options
 }
 
 /* Encodes all data that are available, or fails with the first error. */
-static int read_all(const struct job_spec *spec, const char *train, const char *eval, const char *model_path,
-                    uint32_t vocab, struct given_rows *given, struct err *err)
+static int given_rows_read_all(const struct job_spec *spec, const char *train, const char *eval,
+                               const char *model_path, uint32_t vocab, struct given_rows *given,
+                               struct err *err)
 {
     struct given_text text;
     struct rows_options options = {0};
     int result = given_text_open(&spec->data, model_path, vocab, &text, &options, err);
     if (result == 0)
-        result = encode(train, &options, "data.train", given, &given->train, &given->train_count, err);
+        result =
+            given_rows_encode(train, &options, "data.train", given, &given->train, &given->train_count, err);
     if (result == 0 && eval)
-        result = encode(eval, &options, "data.eval", given, &given->eval, &given->eval_count, err);
+        result = given_rows_encode(eval, &options, "data.eval", given, &given->eval, &given->eval_count, err);
     if (result == 0)
         result = prompt_size(spec, &options, given, err);
     given_text_fini(&text);
@@ -155,7 +158,7 @@ void given_rows_read(const struct job_spec *spec, const char *train, const char 
     *given = (struct given_rows){0};
     if (!train) {
         snprintf(given->why, sizeof(given->why), "there is no file %.200s", spec->data.train);
-    } else if (read_all(spec, train, eval, model_path, vocab, given, &why) < 0) {
+    } else if (given_rows_read_all(spec, train, eval, model_path, vocab, given, &why) < 0) {
         given_rows_fini(given);
         snprintf(given->why, sizeof(given->why), "%.300s", why.text);
     }

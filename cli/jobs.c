@@ -129,7 +129,7 @@ static int add_filter(struct cli *cli, const char *option, struct buf *path, str
 }
 
 /* Adds a time that has been to a path, as a query parameter of the option's name. */
-static int add_time(struct cli *cli, const char *option, struct buf *path, struct err *err)
+static int jobs_add_time(struct cli *cli, const char *option, struct buf *path, struct err *err)
 {
     const char *time;
     char at[32];
@@ -150,7 +150,7 @@ int command_jobs(struct cli *cli, struct err *err)
         made = add_filter(cli, filters[i], &path, err);
     static const char *const times[] = {"--from", "--to"};
     for (size_t i = 0; made == 0 && i < 2; i++)
-        made = add_time(cli, times[i], &path, err);
+        made = jobs_add_time(cli, times[i], &path, err);
     json_t *page = NULL;
     if (made == 0)
         made = client_call(cli, "GET", NULL, &page, err, "%s", buf_str(&path));
@@ -174,7 +174,7 @@ int command_jobs(struct cli *cli, struct err *err)
     return result;
 }
 
-static void print_line(const char *label, const char *value)
+static void jobs_print_line(const char *label, const char *value)
 {
     if (*value)
         printf("%-12s %s\n", label, value);
@@ -201,7 +201,7 @@ static void print_trial(const json_t *trial)
     size_t index;
     if (!json_is_object(trial))
         return;
-    print_line("trial", *show_str(trial, "words") ? show_str(trial, "words") : show_str(trial, "state"));
+    jobs_print_line("trial", *show_str(trial, "words") ? show_str(trial, "words") : show_str(trial, "state"));
     json_array_foreach (json_object_get(trial, "plans"), index, plan) {
         char measured[32] = "not tried", predicted[32];
         if (json_is_number(json_object_get(plan, "measured_s")))
@@ -232,9 +232,9 @@ static void print_job(const json_t *job)
     char at[24];
     size_t index;
     printf("%-12s %.0f\n", "job", show_num(job, "id", 0));
-    print_line("name", show_str(job, "name"));
-    print_line("state", *show_str(job, "ended_by") ? "succeeded so far" : show_str(job, "state"));
-    print_line("why", show_str(job, "why"));
+    jobs_print_line("name", show_str(job, "name"));
+    jobs_print_line("state", *show_str(job, "ended_by") ? "succeeded so far" : show_str(job, "state"));
+    jobs_print_line("why", show_str(job, "why"));
     if (json_is_object(base))
         printf("%-12s %s%s%s\n", "model", show_str(base, "name"), *show_str(base, "revision") ? "@" : "",
                show_str(base, "revision"));
@@ -249,9 +249,9 @@ static void print_job(const json_t *job)
     if (json_is_integer(json_object_get(job, "array_of")))
         printf("%-12s %.0f of array %.0f\n", "element", show_num(job, "index", 0),
                show_num(job, "array_of", 0));
-    print_line("submitted", clock_words(show_str(job, "created"), at));
-    print_line("started", clock_words(show_str(job, "started"), at));
-    print_line("ended", clock_words(show_str(job, "ended"), at));
+    jobs_print_line("submitted", clock_words(show_str(job, "created"), at));
+    jobs_print_line("started", clock_words(show_str(job, "started"), at));
+    jobs_print_line("ended", clock_words(show_str(job, "ended"), at));
     if (*show_str(job, "files_until"))
         printf("%-12s its checkpoints and results go at %s\n", "files",
                clock_words(show_str(job, "files_until"), at));

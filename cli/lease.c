@@ -40,7 +40,7 @@ static int show_lease(struct cli *cli, json_t *answer, struct err *err)
 }
 
 /* Runs `lease extend ID --for TIME` and `lease end ID`. */
-static int change(struct cli *cli, struct err *err)
+static int lease_change(struct cli *cli, struct err *err)
 {
     int64_t id;
     double seconds;
@@ -65,7 +65,7 @@ int command_lease(struct cli *cli, struct err *err)
     char begins[32];
     json_t *answer = NULL;
     if (cli->word_count == 2 && (strcmp(cli->words[0], "extend") == 0 || strcmp(cli->words[0], "end") == 0))
-        return change(cli, err);
+        return lease_change(cli, err);
     const char *any = cli_option(cli, "--any");
     int64_t hours;
     if (cli->word_count != (any ? 0 : 1))

@@ -126,7 +126,7 @@ static int answer_wait(struct http *http, const json_t *begun, json_t **signed_i
     return rc;
 }
 
-static int sign_in(const struct login *login, json_t **signed_in, struct err *err)
+static int login_sign_in(const struct login *login, json_t **signed_in, struct err *err)
 {
     const struct http_options options = {.url = *login->socket ? "http://localhost" : login->address,
                                          .unix_socket = *login->socket ? login->socket : NULL,
@@ -153,7 +153,7 @@ int command_login(struct cli *cli, struct err *err)
     struct login login = {0};
     json_t *answer = NULL;
     char until[24];
-    if (server_find(cli, &login, err) < 0 || sign_in(&login, &answer, err) < 0)
+    if (server_find(cli, &login, err) < 0 || login_sign_in(&login, &answer, err) < 0)
         return -1;
     /* With an address of its own, the socket was for the sign-in alone. */
     const bool by_socket = *login.socket && cli->word_count == 0;

@@ -556,7 +556,7 @@ static int text_width(const char *text)
 
 /* Prints two columns, the first of them, `name` and its `words` (NULL: none), 'width' characters wide
  * (UTF-8). Where it is wider, the second one begins in the next line. */
-static void print_row(FILE *out, const char *name, const char *words, int width, const char *right)
+static void cli_print_row(FILE *out, const char *name, const char *words, int width, const char *right)
 {
     const int room = width - text_width(name) - (words ? 1 + text_width(words) : 0);
     fprintf(out, "  %s%s%s", name, words ? " " : "", words ? words : "");
@@ -569,7 +569,7 @@ static void print_row(FILE *out, const char *name, const char *words, int width,
 static void print_options(FILE *out, const struct cli_option *options)
 {
     for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++)
-        print_row(out, options[i].name, options[i].value, 24, options[i].help);
+        cli_print_row(out, options[i].name, options[i].value, 24, options[i].help);
 }
 
 static const char *const group_titles[CLI_GROUPS] = {
@@ -588,7 +588,7 @@ static void print_usage(FILE *out)
         fprintf(out, "%s\n", group_titles[group]);
         for (int i = 0; i < COMMAND_COUNT; i++)
             if ((int)commands[i].group == group)
-                print_row(out, commands[i].name, commands[i].words, 28, commands[i].help);
+                cli_print_row(out, commands[i].name, commands[i].words, 28, commands[i].help);
         fprintf(out, "\n");
     }
     fprintf(out, "With every command:\n");
@@ -645,7 +645,7 @@ static int take_option(struct cli *cli, int argc, char **argv, int *at, struct e
     return 0;
 }
 
-static int parse(struct cli *cli, int argc, char **argv, struct err *err)
+static int cli_parse(struct cli *cli, int argc, char **argv, struct err *err)
 {
     bool plain = false;
     for (int at = 2; at < argc; at++) {
@@ -692,7 +692,7 @@ static void command_first(int argc, char **argv)
     argv[1] = command;
 }
 
-static int status_of(const struct err *err)
+static int cli_status_of(const struct err *err)
 {
     switch (err->code) {
     case ERR_INVALID:
@@ -775,7 +775,7 @@ int main(int argc, char **argv)
         print_command(stdout, cli.command);
         return CLI_DONE;
     }
-    int result = parse(&cli, argc, argv, &err);
+    int result = cli_parse(&cli, argc, argv, &err);
     if (result == 0 && cli_option(&cli, "--help")) {
         print_command(stdout, cli.command);
         return CLI_DONE;
@@ -789,7 +789,7 @@ int main(int argc, char **argv)
         result = err_errno(&err, ERR_IO, errno, "could not write the output");
     if (result < 0) {
         print_error(&cli, &err);
-        return cli.exit_status ? cli.exit_status : status_of(&err);
+        return cli.exit_status ? cli.exit_status : cli_status_of(&err);
     }
     return cli.exit_status;
 }

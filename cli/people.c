@@ -24,7 +24,8 @@ static int said(struct cli *cli, json_t *answer, const char *sentence, struct er
     return result;
 }
 
-static int listed(struct cli *cli, json_t *answer, const char *member, const char *columns, struct err *err)
+static int people_listed(struct cli *cli, json_t *answer, const char *member, const char *columns,
+                         struct err *err)
 {
     int result =
         cli->json ? show_json(answer, err) : show_table(json_object_get(answer, member), columns, err);
@@ -87,8 +88,9 @@ static int token_list(struct cli *cli, struct err *err)
         return -1;
     if (!cli->json)
         join_texts(json_object_get(answer, "tokens"), "scopes");
-    return listed(cli, answer, "tokens",
-                  "ID:id:n USER:user:s MADE:created:w EXPIRES:expires:w NOTE:note:s SCOPES:scopes:s", err);
+    return people_listed(cli, answer, "tokens",
+                         "ID:id:n USER:user:s MADE:created:w EXPIRES:expires:w NOTE:note:s SCOPES:scopes:s",
+                         err);
 }
 
 static int token_make(struct cli *cli, struct err *err)
@@ -170,7 +172,7 @@ static int changes_of(struct cli *cli, json_t *body, const char *const (*texts)[
 }
 
 /* Sets the group's members, unless only options are given, and then the properties that options give. */
-static int group_set(struct cli *cli, struct err *err)
+static int cli_group_set(struct cli *cli, struct err *err)
 {
     static const char *const texts[][2] = {{"--parent", "parent"}, {NULL, NULL}};
     char name[640];
@@ -224,7 +226,7 @@ int command_group(struct cli *cli, struct err *err)
             join_texts(json_object_get(answer, "groups"), "members");
             drop_unlimited(json_object_get(answer, "groups"));
         }
-        return listed(
+        return people_listed(
             cli, answer, "groups",
             "GROUP:name:s PARENT:parent:s WEIGHT:weight:n " LIMIT_COLUMNS
             " TIME-LIMIT:time_limit_s:t SLICE:slice_s:t LEASE-LIMIT:lease_limit_s:t RETENTION:retention_s:t "
@@ -232,7 +234,7 @@ int command_group(struct cli *cli, struct err *err)
             err);
     }
     if (strcmp(cli->words[0], "set") == 0 && cli->word_count >= 2)
-        return group_set(cli, err);
+        return cli_group_set(cli, err);
     if (strcmp(cli->words[0], "remove") != 0 || cli->word_count != 2)
         return usage(cli, err);
     if (http_escape(cli->words[1], name, sizeof(name), err) < 0 ||
@@ -253,10 +255,10 @@ int command_user(struct cli *cli, struct err *err)
             join_texts(json_object_get(answer, "users"), "groups");
             drop_unlimited(json_object_get(answer, "users"));
         }
-        return listed(cli, answer, "users",
-                      "USER:name:s SINCE:created:w DISABLED:disabled:s ACCOUNT:account:s "
-                      "PRIORITY-MAX:priority_max:n " LIMIT_COLUMNS " GROUPS:groups:s",
-                      err);
+        return people_listed(cli, answer, "users",
+                             "USER:name:s SINCE:created:w DISABLED:disabled:s ACCOUNT:account:s "
+                             "PRIORITY-MAX:priority_max:n " LIMIT_COLUMNS " GROUPS:groups:s",
+                             err);
     }
     static const char *const texts[][2] = {
         {"--account", "account"}, {"--jobs", "jobs"}, {"--identity", "identity"}, {NULL, NULL}};
@@ -326,11 +328,12 @@ int command_queue(struct cli *cli, struct err *err)
         json_decref(held);
         join_texts(json_object_get(answer, "queue"), "devices");
     }
-    return listed(cli, answer, "queue",
-                  "PLACE:place:n ID:id:n ARRAY:array_of:n STATE:state:s OWNER:owner:s ACCOUNT:account:s "
-                  "NAME:name:s DEVICES:devices:s "
-                  "SINCE:since:w STARTS:starts:w ENDS:ends:w BY:ends_by:s WAITS:wait:s",
-                  err);
+    return people_listed(
+        cli, answer, "queue",
+        "PLACE:place:n ID:id:n ARRAY:array_of:n STATE:state:s OWNER:owner:s ACCOUNT:account:s "
+        "NAME:name:s DEVICES:devices:s "
+        "SINCE:since:w STARTS:starts:w ENDS:ends:w BY:ends_by:s WAITS:wait:s",
+        err);
 }
 
 int command_usage(struct cli *cli, struct err *err)
@@ -356,7 +359,8 @@ int command_usage(struct cli *cli, struct err *err)
     if (client_call(cli, "GET", NULL, &answer, err, "%s", path) < 0)
         return -1;
     if (cli->json || !cli_option(cli, "--csv"))
-        return listed(cli, answer, "usage", "NAME:name:s HELD:held_s:t CHARGED:charged_s:t JOBS:jobs:n", err);
+        return people_listed(cli, answer, "usage",
+                             "NAME:name:s HELD:held_s:t CHARGED:charged_s:t JOBS:jobs:n", err);
     int result = print_csv(json_object_get(answer, "usage"), columns, sizeof(columns) / sizeof(columns[0]));
     json_decref(answer);
     return result;
@@ -367,8 +371,8 @@ int command_shares(struct cli *cli, struct err *err)
     json_t *answer = NULL;
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/shares") < 0)
         return -1;
-    return listed(cli, answer, "shares",
-                  "RANK:rank:n USER:user:s GROUP:group:s DUE:due:n USED:used:n CHARGED:used_s:t", err);
+    return people_listed(cli, answer, "shares",
+                         "RANK:rank:n USER:user:s GROUP:group:s DUE:due:n USED:used:n CHARGED:used_s:t", err);
 }
 
 int command_share(struct cli *cli, struct err *err)
@@ -414,6 +418,6 @@ int command_audit(struct cli *cli, struct err *err)
     const char *next = json_string_value(json_object_get(answer, "next"));
     if (!cli->json && next)
         fprintf(stderr, "older ones: motley audit --after %s\n", next);
-    return listed(cli, answer, "audit",
-                  "AT:at:w WHO:who:s TOKEN:token:n FROM:address:s WHAT:what:s OBJECT:object:s", err);
+    return people_listed(cli, answer, "audit",
+                         "AT:at:w WHO:who:s TOKEN:token:n FROM:address:s WHAT:what:s OBJECT:object:s", err);
 }

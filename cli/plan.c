@@ -83,8 +83,8 @@ static int move_asked(const struct cli *cli, int64_t *steps, int64_t *restart_s,
     return cli_option_i64(cli, "--restart", 0, RESTART_S_MAX, RESTART_S, restart_s, err);
 }
 
-static int read_options(const struct cli *cli, struct plan_inputs *inputs, struct plan_options *options,
-                        struct plan **from, struct err *err)
+static int plan_read_options(const struct cli *cli, struct plan_inputs *inputs, struct plan_options *options,
+                             struct plan **from, struct err *err)
 {
     const char *path = cli_option(cli, "--from");
     int64_t evaluations = 0, seed = 0, percent = 0, steps = 0, restart_s = 0;
@@ -113,8 +113,8 @@ static int read_options(const struct cli *cli, struct plan_inputs *inputs, struc
     return 0;
 }
 
-static int draw(const struct cli *cli, const char *path, const struct plan_inputs *inputs,
-                const struct plan_answer *answer, struct err *err)
+static int plan_draw(const struct cli *cli, const char *path, const struct plan_inputs *inputs,
+                     const struct plan_answer *answer, struct err *err)
 {
     struct trace timeline;
     double step_s = 0;
@@ -134,7 +134,7 @@ static int draw(const struct cli *cli, const char *path, const struct plan_input
     return result < 0 ? err_wrap(err, "--draw") : 0;
 }
 
-static int save(const char *path, const struct plan *plan, struct err *err)
+static int plan_save(const char *path, const struct plan *plan, struct err *err)
 {
     json_t *document = plan_to_json(plan, err);
     int result = document ? document_save(path, document, false, 0644, err) : -1;
@@ -240,8 +240,8 @@ static void add_warnings(json_t *told, const struct plan_inputs *inputs, const j
         json_array_append_new(json_object_get(told, "warnings"), json_string(sizes));
 }
 
-static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
-                const struct plan *from, const struct asked *asked, struct err *err)
+static int plan_tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
+                     const struct plan *from, const struct asked *asked, struct err *err)
 {
     const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
     const char *planner = cli_option(cli, "--planner"), *problem = cli_option(cli, "--problem");
@@ -250,9 +250,10 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_a
     int result = told ? 0 : -1;
     if (result == 0)
         add_warnings(told, inputs, rows);
-    if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
+    if (result == 0 && answer->plan && picture &&
+        (result = plan_draw(cli, picture, inputs, answer, err)) == 0)
         json_object_set_new(told, "drawn", json_string(picture));
-    if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)
+    if (result == 0 && answer->plan && saved && (result = plan_save(saved, answer->plan, err)) == 0)
         json_object_set_new(told, "saved", json_string(saved));
     if (result == 0 && !answer->plan && picture)
         json_object_set_new(told, "drawn", json_null());
@@ -290,7 +291,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct a
     struct plan *from = NULL;
     struct plan_options options = {
         .programs = true, .runnable_only = asked->runnable_only, .advise = true, .gains = true};
-    int result = read_options(cli, inputs, &options, &from, err);
+    int result = plan_read_options(cli, inputs, &options, &from, err);
     if (result == 0) {
         uint64_t began = clock_mono_ns();
         result = plan_search(&inputs->workload, inputs->cluster, &options, &answer, err);
@@ -298,7 +299,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct a
             answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
     }
     if (result == 0)
-        result = tell(cli, inputs, answer, from, asked, err);
+        result = plan_tell(cli, inputs, answer, from, asked, err);
     plan_answer_destroy(answer);
     plan_destroy(from);
     return result;

@@ -23,7 +23,8 @@ int planner_problem(const char *path, const json_t *problem, struct err *err)
 
 /* Runs the program. Returns -1 with *why when its answer cannot be read; only ERR_NOMEM is an error of ours.
  */
-static int ask(const char *path, const json_t *problem, json_t **document, double *plan_s, struct err *why)
+static int planner_ask(const char *path, const json_t *problem, json_t **document, double *plan_s,
+                       struct err *why)
 {
     char whole[PATH_MAX];
     struct child_program program;
@@ -40,8 +41,8 @@ static int ask(const char *path, const json_t *problem, json_t **document, doubl
 }
 
 /* Describes the external planner's accepted plan in the form of our own answer. */
-static json_t *describe(const struct plan_inputs *inputs, const char *name, struct plan *plan, double step_s,
-                        double plan_s, struct err *err)
+static json_t *planner_describe(const struct plan_inputs *inputs, const char *name, struct plan *plan,
+                                double step_s, double plan_s, struct err *err)
 {
     struct plan_answer *answer = calloc(1, sizeof(*answer));
     json_t *document = NULL;
@@ -103,7 +104,7 @@ static const char *rank_words(const json_t *answer, size_t r, char out[COLUMN * 
     return out;
 }
 
-static void line(const char *what, const char *ours, const char *theirs)
+static void planner_line(const char *what, const char *ours, const char *theirs)
 {
     printf("  %-14s %-*s %s\n", what, COLUMN, ours, theirs);
 }
@@ -114,15 +115,15 @@ static void show_beside(const json_t *ours, const json_t *theirs, const char *na
     const size_t our_ranks = json_array_size(json_object_get(ours, "ranks"));
     const size_t their_ranks = json_array_size(json_object_get(theirs, "ranks"));
     printf("\n");
-    line("", "built in", name);
-    line("step", step_words(ours, 0, a), step_words(theirs, show_num(ours, "step_s", 0), b));
-    line("placement", placement_words(ours, a), placement_words(theirs, b));
-    line("micro-batches", micro_words(ours, a), micro_words(theirs, b));
-    line("planned in", units_seconds(a, show_num(ours, "plan_s", 0)),
-         units_seconds(b, show_num(theirs, "plan_s", 0)));
+    planner_line("", "built in", name);
+    planner_line("step", step_words(ours, 0, a), step_words(theirs, show_num(ours, "step_s", 0), b));
+    planner_line("placement", placement_words(ours, a), placement_words(theirs, b));
+    planner_line("micro-batches", micro_words(ours, a), micro_words(theirs, b));
+    planner_line("planned in", units_seconds(a, show_num(ours, "plan_s", 0)),
+                 units_seconds(b, show_num(theirs, "plan_s", 0)));
     for (size_t r = 0; r < our_ranks || r < their_ranks; r++) {
         snprintf(number, sizeof(number), "rank %zu", r);
-        line(number, rank_words(ours, r, a), rank_words(theirs, r, b));
+        planner_line(number, rank_words(ours, r, a), rank_words(theirs, r, b));
     }
 }
 
@@ -136,13 +137,13 @@ int planner_tell(struct cli *cli, const char *path, const json_t *problem, const
     double plan_s = 0, step_s = 0;
     int result = 0;
     const bool accepted =
-        ask(path, problem, &document, &plan_s, &why) == 0 &&
+        planner_ask(path, problem, &document, &plan_s, &why) == 0 &&
         plug_accept(document, &inputs->workload, inputs->cluster, &plan, &step_s, &why) == 0;
     json_decref(document);
     if (why.code == ERR_NOMEM)
         return err_set(err, ERR_NOMEM, "%s", why.text);
     if (accepted)
-        result = (answer = describe(inputs, name, plan, step_s, plan_s, err)) ? 0 : -1;
+        result = (answer = planner_describe(inputs, name, plan, step_s, plan_s, err)) ? 0 : -1;
     json_t *beside = json_pack(
         "{s:s, s:s, s:s?, s:f, s:o, s:O?}", "name", name, "verdict", accepted ? "accepted" : "refused", "why",
         accepted ? NULL : why.text, "plan_s", plan_s, "ratio",

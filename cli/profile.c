@@ -12,7 +12,7 @@
 
 enum { PROFILE_FILE_BYTES_MAX = 64 << 20 };
 
-static int told(struct cli *cli, const char *path, const json_t *document, struct err *err)
+static int profile_told(struct cli *cli, const char *path, const json_t *document, struct err *err)
 {
     size_t profiles = json_array_size(json_object_get(document, "profiles"));
     size_t devices = json_array_size(json_object_get(document, "devices"));
@@ -49,7 +49,7 @@ static int profile_export(struct cli *cli, struct err *err)
     if (result == 0 && path)
         result = file_write_atomic(path, text.data, text.size, 0644, err) < 0
                      ? -1
-                     : told(cli, path, document, err);
+                     : profile_told(cli, path, document, err);
     else if (result == 0 && (fwrite(text.data, 1, text.size, stdout) != text.size || putchar('\n') == EOF))
         result = err_set(err, ERR_IO, "could not write the output");
     buf_fini(&text);

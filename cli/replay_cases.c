@@ -28,7 +28,7 @@ struct nonsense {
     char first[384];
 };
 
-static int print_line(void *context, const json_t *line, struct err *err)
+static int replay_cases_print_line(void *context, const json_t *line, struct err *err)
 {
     struct nonsense *nonsense = context;
     if (strcmp(show_str(line, "status"), "error") == 0 && nonsense->count++ == 0)
@@ -75,7 +75,7 @@ static int replay_cases(struct cli *cli, const char *from, struct err *err)
         result = document ? json_object_set_new(documents, *names, document) : -1;
     }
     struct nonsense nonsense = {0};
-    const struct replay_sink sink = {.line = print_line, .context = &nonsense, .now_s = now_s};
+    const struct replay_sink sink = {.line = replay_cases_print_line, .context = &nonsense, .now_s = now_s};
     if (result == 0 && (result = replay_import(from, documents, cases, &sink, err)) < 0 &&
         err->code == ERR_INVALID)
         err_wrap(err, "%s", strncmp(err->text, "cases", 5) == 0 ? cases_path : folder);

@@ -349,7 +349,8 @@ static int tell_again(const struct recorded *run, const struct again *again, str
     return result;
 }
 
-static int tell(struct cli *cli, const struct recorded *run, const struct again *again, struct err *err)
+static int replay_job_tell(struct cli *cli, const struct recorded *run, const struct again *again,
+                           struct err *err)
 {
     const struct replay_answer *a = &run->answer;
     char text[3][32];
@@ -395,8 +396,8 @@ static int write_trace(const char *path, const struct trace *timeline, const str
     return result < 0 ? err_wrap(err, "--trace") : 0;
 }
 
-static int write_files(struct cli *cli, const struct recorded *run, const struct again *again,
-                       struct err *err)
+static int replay_job_write_files(struct cli *cli, const struct recorded *run, const struct again *again,
+                                  struct err *err)
 {
     const char *trace = cli_option(cli, "--trace"), *picture = cli_option(cli, "--draw");
     const struct plan *plan = run->again ? again->answer->plan : run->plan;
@@ -431,8 +432,8 @@ static int replay_read(struct cli *cli, struct recorded *run, struct again *agai
     if (result == 0 && run->again)
         result = plan_again(cli, run, again, err);
     if (result == 0)
-        result = write_files(cli, run, again, err);
-    return result < 0 ? -1 : tell(cli, run, again, err);
+        result = replay_job_write_files(cli, run, again, err);
+    return result < 0 ? -1 : replay_job_tell(cli, run, again, err);
 }
 
 int replay_job(struct cli *cli, const char *word, struct err *err)

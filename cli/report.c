@@ -15,7 +15,7 @@
 /* least ratio between measured and predicted computing time of a device that is named */
 #define PACE_OFF 1.03
 
-static int compare(const void *a, const void *b)
+static int report_compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -33,7 +33,7 @@ double report_median(const json_t *lines, const char *key, const char *device)
             (!device || strcmp(show_str(line, "device"), device) == 0))
             seconds[count++] = show_num(line, key, 0);
     }
-    qsort(seconds, count, sizeof(*seconds), compare);
+    qsort(seconds, count, sizeof(*seconds), report_compare);
     if (count > 0)
         median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
     free(seconds);

@@ -113,8 +113,8 @@ static int file_tell(struct cli *cli, const char *path, const struct rows_option
     return result;
 }
 
-static int tell(struct cli *cli, const struct job_spec *spec, const char *model_path, uint32_t vocab,
-                uint32_t show, struct err *err)
+static int rows_tell(struct cli *cli, const struct job_spec *spec, const char *model_path, uint32_t vocab,
+                     uint32_t show, struct err *err)
 {
     const char *spec_path = cli->words[0];
     char train[PATH_MAX], eval[PATH_MAX];
@@ -163,7 +163,7 @@ int command_rows(struct cli *cli, struct err *err)
     if (result == 0 && model_config_parse(config_json, &config, err) < 0)
         result = err_wrap(err, "%s", path);
     if (result == 0)
-        result = tell(cli, &spec, path, config.vocab, (uint32_t)show, err);
+        result = rows_tell(cli, &spec, path, config.vocab, (uint32_t)show, err);
     json_decref(config_json);
     json_decref(document);
     spec_fini(&spec);

@@ -29,8 +29,8 @@ struct span_text {
 
 /* Reads "FROM..TO", two times or dates. The span ends now if it would end later: nobody has waited yet in the
  * time to come. */
-static int read_span(const char *word, int64_t *from_us, int64_t *to_us, struct span_text *text,
-                     struct err *err)
+static int simulate_read_span(const char *word, int64_t *from_us, int64_t *to_us, struct span_text *text,
+                              struct err *err)
 {
     char from[40], to[40];
     const int64_t now_us = clock_wall_us();
@@ -78,8 +78,8 @@ static int read_policy(const char *path, struct policy_settings *settings, struc
 }
 
 /* Adds the summary of these outcomes as a column of the comparison. */
-static int add(json_t *columns, const char *name, const struct recorded_world *world,
-               const struct recorded_outcome *outcomes, size_t devices, struct err *err)
+static int simulate_add(json_t *columns, const char *name, const struct recorded_world *world,
+                        const struct recorded_outcome *outcomes, size_t devices, struct err *err)
 {
     json_t *column = recorded_summary(world, outcomes, devices);
     if (!column || json_object_set_new(column, "name", json_string(name)) < 0 ||
@@ -106,9 +106,9 @@ static int simulate(const struct simulate_request *request, bool changed, json_t
     if (rc == 0)
         rc = recorded_world_run(&world, &settings, outcomes, err);
     if (rc == 0 && !changed)
-        rc = add(columns, "happened", &world, world.happened, devices, err);
+        rc = simulate_add(columns, "happened", &world, world.happened, devices, err);
     if (rc == 0)
-        rc = add(columns, changed ? "changed" : "simulated", &world, outcomes, devices, err);
+        rc = simulate_add(columns, changed ? "changed" : "simulated", &world, outcomes, devices, err);
     free(outcomes);
     recorded_world_fini(&world);
     return rc;
@@ -116,7 +116,7 @@ static int simulate(const struct simulate_request *request, bool changed, json_t
 
 /* Prints one row of the comparison: the value `key` of each column. kind: t seconds, % a share, n a number.
  */
-static void print_row(const char *label, const json_t *columns, const char *key, char kind)
+static void simulate_print_row(const char *label, const json_t *columns, const char *key, char kind)
 {
     size_t i;
     json_t *column;
@@ -165,20 +165,21 @@ static int show(struct cli *cli, const json_t *answer, struct err *err)
     json_array_foreach ((json_t *)(uintptr_t)columns, i, column)
         printf(" %14s", show_str(column, "name"));
     printf("\n");
-    print_row("jobs", columns, "jobs", 'n');
-    print_row("started", columns, "started", 'n');
-    print_row("ended", columns, "ended", 'n');
-    print_row("mean wait", columns, "wait_mean_s", 't');
-    print_row("median wait", columns, "wait_median_s", 't');
-    print_row("longest wait", columns, "wait_longest_s", 't');
-    print_row("devices held", columns, "use", '%');
+    simulate_print_row("jobs", columns, "jobs", 'n');
+    simulate_print_row("started", columns, "started", 'n');
+    simulate_print_row("ended", columns, "ended", 'n');
+    simulate_print_row("mean wait", columns, "wait_mean_s", 't');
+    simulate_print_row("median wait", columns, "wait_median_s", 't');
+    simulate_print_row("longest wait", columns, "wait_longest_s", 't');
+    simulate_print_row("devices held", columns, "use", '%');
     print_people(columns, "groups", "group");
     print_people(columns, "users", "user");
     return 0;
 }
 
 /* Asks the server for the records of the span. */
-static int fetch(struct cli *cli, const char *span, struct simulate_request *request, struct err *err)
+static int simulate_fetch(struct cli *cli, const char *span, struct simulate_request *request,
+                          struct err *err)
 {
     char path[200];
     snprintf(path, sizeof(path), "/v1/arrivals?limit=10000&%s", span);
@@ -194,14 +195,14 @@ int command_simulate(struct cli *cli, struct err *err)
     struct policy_settings checked = policy_defaults;
     struct span_text span;
     json_t *columns = json_array(), *answer = NULL;
-    int rc = read_span(cli->words[0], &request.span[0], &request.span[1], &span, err);
+    int rc = simulate_read_span(cli->words[0], &request.span[0], &request.span[1], &span, err);
     for (const char *device; request.added_count < CLI_REPEATS_MAX &&
                              (device = cli_option_nth(cli, "--add", (unsigned)request.added_count));)
         request.added[request.added_count++] = device;
     if (rc == 0 && request.policy) /* an invalid policy is refused before the server is asked */
         rc = read_policy(request.policy, &checked, err);
     if (rc == 0)
-        rc = fetch(cli, span.query, &request, err);
+        rc = simulate_fetch(cli, span.query, &request, err);
     if (rc == 0)
         rc = simulate(&request, false, columns, err);
     if (rc == 0 && (request.policy || request.added_count > 0))

@@ -37,7 +37,7 @@ struct bridge {
 
 /* ---- what the command was given ---- */
 
-static int template_check(const char *path, struct err *err)
+static int slurm_template_check(const char *path, struct err *err)
 {
     char begin[2] = "";
     struct stat is;
@@ -67,7 +67,7 @@ static int seconds_read(const struct cli *cli, const char *option, double min, d
                : err_set(err, ERR_INVALID, "%s: %.40s is not from %.0f s to %.0f s", option, text, min, max);
 }
 
-static int given_read(struct cli *cli, struct bridge *bridge, struct err *err)
+static int slurm_given_read(struct cli *cli, struct bridge *bridge, struct err *err)
 {
     double time_s;
     int64_t limit;
@@ -79,7 +79,7 @@ static int given_read(struct cli *cli, struct bridge *bridge, struct err *err)
         strspn(bridge->name, "abcdefghijklmnopqrstuvwxyz0123456789-") != size)
         return err_set(err, ERR_INVALID, "--name: \"%.60s\" is not 1 to %d of a-z, 0-9 and -", bridge->name,
                        SLURM_NAME_BYTES - 1);
-    if (template_check(bridge->template, err) < 0 ||
+    if (slurm_template_check(bridge->template, err) < 0 ||
         cli_option_i64(cli, "--at-most", 1, SLURM_SLOTS_MAX, 1, &limit, err) < 0 ||
         seconds_read(cli, "--time", 60, 31 * 86400, 0, &time_s, err) < 0 ||
         seconds_read(cli, "--idle", 0, 86400, 300, &bridge->idle_s, err) < 0 ||
@@ -139,7 +139,7 @@ static int slurm_look(struct bridge *bridge, struct err *err)
 }
 
 /* Returns the slot of a node or a device of these names, or 0. */
-static uint32_t slot_of(const struct bridge *bridge, const char *node)
+static uint32_t slurm_slot_of(const struct bridge *bridge, const char *node)
 {
     const size_t size = strlen(bridge->name);
     if (strncmp(node, bridge->name, size) != 0 || node[size] != '-' || node[size + 1] < '1' ||
@@ -150,7 +150,7 @@ static uint32_t slot_of(const struct bridge *bridge, const char *node)
     return *end == '\0' && slot <= SLURM_SLOTS_MAX ? (uint32_t)slot : 0;
 }
 
-static int nodes_look(struct bridge *bridge, struct err *err)
+static int slurm_nodes_look(struct bridge *bridge, struct err *err)
 {
     size_t i;
     json_t *item;
@@ -159,13 +159,13 @@ static int nodes_look(struct bridge *bridge, struct err *err)
     json_t *devices = nodes ? client_pages(bridge->cli, "/v1/devices?limit=1000", "devices", err) : NULL;
     json_array_foreach (nodes, i, item) {
         const char *state = show_str(item, "state");
-        bridge->nodes[slot_of(bridge, show_str(item, "name"))] = strcmp(state, "alive") == 0 ? SLURM_IDLE
-                                                                 : strcmp(state, "leaving") == 0
-                                                                     ? SLURM_LEAVING
-                                                                     : SLURM_AWAY;
+        bridge->nodes[slurm_slot_of(bridge, show_str(item, "name"))] =
+            strcmp(state, "alive") == 0     ? SLURM_IDLE
+            : strcmp(state, "leaving") == 0 ? SLURM_LEAVING
+                                            : SLURM_AWAY;
     }
     json_array_foreach (devices, i, item) {
-        const uint32_t slot = slot_of(bridge, show_str(item, "node"));
+        const uint32_t slot = slurm_slot_of(bridge, show_str(item, "node"));
         const char *state = show_str(item, "state");
         if (bridge->nodes[slot] == SLURM_IDLE &&
             (json_is_string(json_object_get(item, "job_owner")) || strcmp(state, "busy") == 0 ||
@@ -204,8 +204,8 @@ static int queue_look(struct bridge *bridge, struct err *err)
 
 /* ---- what is done ---- */
 
-static int told(const struct bridge *bridge, const struct slurm_action *action, int64_t id, const char *did,
-                struct err *err)
+static int slurm_told(const struct bridge *bridge, const struct slurm_action *action, int64_t id,
+                      const char *did, struct err *err)
 {
     char node[64], at[32], words[24];
     snprintf(node, sizeof(node), "%s-%u", bridge->name, action->slot);
@@ -248,7 +248,7 @@ static int submit(struct bridge *bridge, const struct slurm_action *action, stru
         slurm_pause(&bridge->memory, now_s);
     else
         result = slurm_keep(&bridge->memory, action->slot, id, now_s, err);
-    return result < 0 ? -1 : told(bridge, action, id, "was asked for", err);
+    return result < 0 ? -1 : slurm_told(bridge, action, id, "was asked for", err);
 }
 
 /* Cancels an allocation that waits, or tells the agent of one that runs to end in good order. */
@@ -262,11 +262,11 @@ static int give_back(const struct bridge *bridge, const struct slurm_action *act
     int result = slurm_run(action->deed == SLURM_CANCEL ? cancel : end, &text, err);
     buf_fini(&text);
     return result < 0 ? -1
-                      : told(bridge, action, action->id,
-                             action->deed == SLURM_CANCEL ? "was cancelled" : "is given back", err);
+                      : slurm_told(bridge, action, action->id,
+                                   action->deed == SLURM_CANCEL ? "was cancelled" : "is given back", err);
 }
 
-static int act(struct bridge *bridge, const struct slurm_action *action, struct err *err)
+static int slurm_act(struct bridge *bridge, const struct slurm_action *action, struct err *err)
 {
     switch (action->deed) {
     case SLURM_ASK:
@@ -275,17 +275,17 @@ static int act(struct bridge *bridge, const struct slurm_action *action, struct 
     case SLURM_CANCEL:
         return give_back(bridge, action, err);
     case SLURM_FAILED:
-        return told(bridge, action, action->id, "is gone", err);
+        return slurm_told(bridge, action, action->id, "is gone", err);
     }
     return 0;
 }
 
 /* Looks once, and does what is to be done. What was done is kept, also if the rest fails. */
-static int look(struct bridge *bridge, struct err *err)
+static int cli_look(struct bridge *bridge, struct err *err)
 {
     size_t count = 0;
     struct err late = {0};
-    if (slurm_look(bridge, err) < 0 || nodes_look(bridge, err) < 0 || queue_look(bridge, err) < 0)
+    if (slurm_look(bridge, err) < 0 || slurm_nodes_look(bridge, err) < 0 || queue_look(bridge, err) < 0)
         return -1;
     const struct slurm_situation now = {.allocations = bridge->allocations,
                                         .allocation_count = bridge->allocation_count,
@@ -298,7 +298,7 @@ static int look(struct bridge *bridge, struct err *err)
                                         .limit = bridge->limit};
     int result = slurm_decide(&now, &bridge->memory, bridge->actions, &count, err);
     for (size_t i = 0; i < count; i++)
-        if (act(bridge, &bridge->actions[i], result < 0 ? &late : err) < 0) {
+        if (slurm_act(bridge, &bridge->actions[i], result < 0 ? &late : err) < 0) {
             slurm_not_done(&bridge->memory, &bridge->actions[i]);
             result = -1;
         }
@@ -308,19 +308,19 @@ static int look(struct bridge *bridge, struct err *err)
 }
 
 /* Whether another try may go better: the server or Slurm is away, or Slurm refuses for now. */
-static bool will_pass(const struct err *err)
+static bool slurm_will_pass(const struct err *err)
 {
     return err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY || err->code == ERR_PEER;
 }
 
-static int follow(struct bridge *bridge, struct err *err)
+static int slurm_follow(struct bridge *bridge, struct err *err)
 {
     const struct timespec pause = {.tv_sec = (time_t)bridge->every_s};
     for (;;) {
-        if (look(bridge, err) == 0) {
+        if (cli_look(bridge, err) == 0) {
             if (cli_option(bridge->cli, "--once"))
                 return 0;
-        } else if (cli_option(bridge->cli, "--once") || !will_pass(err)) {
+        } else if (cli_option(bridge->cli, "--once") || !slurm_will_pass(err)) {
             return -1;
         } else {
             fprintf(stderr, "motley: %s\n", err->text);
@@ -336,7 +336,7 @@ int command_slurm(struct cli *cli, struct err *err)
     struct bridge *bridge = calloc(1, sizeof(*bridge));
     if (!bridge)
         return err_set(err, ERR_NOMEM, "no memory for allocations");
-    int held = -1, result = given_read(cli, bridge, err);
+    int held = -1, result = slurm_given_read(cli, bridge, err);
     if (result == 0)
         result = client_open(cli, err); /* the home is there */
     if (result == 0)
@@ -349,7 +349,7 @@ int command_slurm(struct cli *cli, struct err *err)
     if (result == 0)
         result = memory_load(bridge, err);
     if (result == 0)
-        result = follow(bridge, err);
+        result = slurm_follow(bridge, err);
     if (held >= 0)
         close(held);
     doc_fini(&slurm_memory_doc, &bridge->memory);

@@ -7,7 +7,7 @@
 /* ---- what Slurm's commands print ---- */
 
 /* Reads a whole number from 1 that ends at `end`. Returns 0 for anything else. */
-static int64_t number_read(const char *text, const char *end)
+static int64_t slurm_decide_number_read(const char *text, const char *end)
 {
     int64_t value = 0;
     for (const char *at = text; at < end; at++) {
@@ -18,7 +18,7 @@ static int64_t number_read(const char *text, const char *end)
     return value;
 }
 
-static enum slurm_state state_read(const char *text, size_t size)
+static enum slurm_state slurm_decide_state_read(const char *text, size_t size)
 {
     if (size == strlen("PENDING") && strncmp(text, "PENDING", size) == 0)
         return SLURM_PENDING;
@@ -28,7 +28,8 @@ static enum slurm_state state_read(const char *text, size_t size)
 }
 
 /* Reads a line "id|state|name|comment". False for a job that is no allocation of these names. */
-static bool line_read(const char *line, const char *end, const char *name, struct slurm_allocation *out)
+static bool slurm_decide_line_read(const char *line, const char *end, const char *name,
+                                   struct slurm_allocation *out)
 {
     const char *part[4] = {line};
     for (int i = 1; i < 4; i++) {
@@ -40,10 +41,10 @@ static bool line_read(const char *line, const char *end, const char *name, struc
     const size_t size = strlen(name), name_size = (size_t)(part[3] - 1 - part[2]);
     if (name_size <= size + 1 || strncmp(part[2], name, size) != 0 || part[2][size] != '-')
         return false;
-    const int64_t slot = number_read(part[2] + size + 1, part[3] - 1);
-    out->id = number_read(part[0], part[1] - 1);
+    const int64_t slot = slurm_decide_number_read(part[2] + size + 1, part[3] - 1);
+    out->id = slurm_decide_number_read(part[0], part[1] - 1);
     out->slot = slot >= 1 && slot <= SLURM_SLOTS_MAX ? (uint32_t)slot : 0;
-    out->state = state_read(part[1], (size_t)(part[2] - 1 - part[1]));
+    out->state = slurm_decide_state_read(part[1], (size_t)(part[2] - 1 - part[1]));
     out->ours = (size_t)(end - part[3]) == strlen(SLURM_COMMENT) &&
                 strncmp(part[3], SLURM_COMMENT, strlen(SLURM_COMMENT)) == 0;
     return out->id > 0 && out->slot > 0;
@@ -56,7 +57,7 @@ int slurm_queue_read(const char *text, const char *name, struct slurm_allocation
     for (const char *line = text, *end; *line != '\0'; line = *end == '\0' ? end : end + 1) {
         struct slurm_allocation allocation;
         end = strchrnul(line, '\n');
-        if (!line_read(line, end, name, &allocation))
+        if (!slurm_decide_line_read(line, end, name, &allocation))
             continue;
         if (*count == SLURM_ALLOCATIONS_MAX)
             return err_set(err, ERR_TOO_BIG, "squeue lists more than %d jobs named %s-N",
@@ -68,7 +69,7 @@ int slurm_queue_read(const char *text, const char *name, struct slurm_allocation
 
 int slurm_submitted_read(const char *text, int64_t *id, struct err *err)
 {
-    *id = number_read(text, text + strcspn(text, ";\n"));
+    *id = slurm_decide_number_read(text, text + strcspn(text, ";\n"));
     return *id > 0 ? 0 : err_set(err, ERR_PEER, "sbatch printed \"%.80s\", which is no job's number", text);
 }
 
@@ -135,7 +136,7 @@ static const struct slurm_allocation *allocation_of(const struct slurm_situation
     return NULL;
 }
 
-static bool is_kept(const struct slurm_memory *memory, int64_t id)
+static bool slurm_decide_is_kept(const struct slurm_memory *memory, int64_t id)
 {
     for (uint32_t i = 0; i < memory->kept_count; i++)
         if (memory->kept[i].id == id)
@@ -152,7 +153,8 @@ struct slurm_decision {
     size_t count;
 };
 
-static struct slurm_action *act(struct slurm_decision *of, enum slurm_deed deed, uint32_t slot, int64_t id)
+static struct slurm_action *slurm_decide_act(struct slurm_decision *of, enum slurm_deed deed, uint32_t slot,
+                                             int64_t id)
 {
     struct slurm_action *action = &of->actions[of->count++];
     *action = (struct slurm_action){.deed = deed, .slot = slot, .id = id};
@@ -170,7 +172,7 @@ static int match(struct slurm_decision *of, struct err *err)
             memory->kept[left++] = *kept;
         } else if (!kept->joined && !kept->given_back) {
             slurm_pause(memory, of->now->now_s);
-            snprintf(act(of, SLURM_FAILED, kept->slot, kept->id)->why, sizeof(of->actions->why),
+            snprintf(slurm_decide_act(of, SLURM_FAILED, kept->slot, kept->id)->why, sizeof(of->actions->why),
                      "it ended before its agent joined; the output of the batch job may say why. The next is "
                      "asked for after %lld s",
                      (long long)(memory->not_before_s - of->now->now_s));
@@ -179,7 +181,7 @@ static int match(struct slurm_decision *of, struct err *err)
     memory->kept_count = left;
     for (size_t i = 0; i < of->now->allocation_count; i++) {
         const struct slurm_allocation *allocation = &of->now->allocations[i];
-        if (allocation->ours && !is_kept(memory, allocation->id) &&
+        if (allocation->ours && !slurm_decide_is_kept(memory, allocation->id) &&
             slurm_keep(memory, allocation->slot, allocation->id, of->now->now_s, err) < 0)
             return -1;
     }
@@ -205,8 +207,8 @@ static bool look_at(struct slurm_decision *of, struct slurm_kept *kept, enum slu
         return false;
     if (unused_s >= now->idle_s) {
         kept->given_back = true;
-        snprintf(act(of, SLURM_GIVE_BACK, kept->slot, kept->id)->why, sizeof(of->actions->why), "%s %lld s",
-                 kept->joined ? "nothing has run there for" : "its agent has not joined within",
+        snprintf(slurm_decide_act(of, SLURM_GIVE_BACK, kept->slot, kept->id)->why, sizeof(of->actions->why),
+                 "%s %lld s", kept->joined ? "nothing has run there for" : "its agent has not joined within",
                  (long long)unused_s);
         if (!kept->joined)
             slurm_pause(of->memory, now->now_s);
@@ -226,7 +228,7 @@ static void cancel_pending(struct slurm_decision *of)
     uint32_t left = 0;
     for (uint32_t i = 0; i < memory->kept_count; i++)
         if (allocation_of(of->now, memory->kept[i].id)->state == SLURM_PENDING)
-            snprintf(act(of, SLURM_CANCEL, memory->kept[i].slot, memory->kept[i].id)->why,
+            snprintf(slurm_decide_act(of, SLURM_CANCEL, memory->kept[i].slot, memory->kept[i].id)->why,
                      sizeof(of->actions->why), "no job waits any more");
         else
             memory->kept[left++] = memory->kept[i];
@@ -241,13 +243,13 @@ static bool slot_is_free(const struct slurm_situation *now, uint32_t slot)
     return now->nodes[slot] == SLURM_AWAY; /* else another machine has the name */
 }
 
-static void ask(struct slurm_decision *of, size_t wanted, size_t waiting)
+static void slurm_decide_ask(struct slurm_decision *of, size_t wanted, size_t waiting)
 {
     for (uint32_t slot = 1; slot <= SLURM_SLOTS_MAX && wanted > 0; slot++) {
         if (!slot_is_free(of->now, slot))
             continue;
-        snprintf(act(of, SLURM_ASK, slot, 0)->why, sizeof(of->actions->why), "%zu job%s wait%s for devices",
-                 waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "");
+        snprintf(slurm_decide_act(of, SLURM_ASK, slot, 0)->why, sizeof(of->actions->why),
+                 "%zu job%s wait%s for devices", waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "");
         wanted--;
     }
 }
@@ -270,7 +272,8 @@ int slurm_decide(const struct slurm_situation *now, struct slurm_memory *memory,
     if (now->queued_count == 0)
         cancel_pending(&of);
     else if (now->now_s >= memory->not_before_s && waiting > coming && held < now->limit)
-        ask(&of, waiting - coming < now->limit - held ? waiting - coming : now->limit - held, waiting);
+        slurm_decide_ask(&of, waiting - coming < now->limit - held ? waiting - coming : now->limit - held,
+                         waiting);
     *count = of.count;
     return 0;
 }

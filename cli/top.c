@@ -102,7 +102,7 @@ static const char *scrolled(const char *text, unsigned *lines, unsigned room)
     return text;
 }
 
-static int draw(struct live *live, struct err *err)
+static int top_draw(struct live *live, struct err *err)
 {
     char headline[HEADLINE_BYTES] = {SCREEN_BOLD}, *text = NULL;
     size_t size = 0;
@@ -167,12 +167,12 @@ static void take_keys(struct live *live)
 
 /* ---- reading ---- */
 
-static bool will_pass(const struct err *err)
+static bool top_will_pass(const struct err *err)
 {
     return err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY || err->code == ERR_PEER;
 }
 
-/* Records a temporary error (will_pass) in live->trouble, clears `err` and returns 0. Otherwise returns
+/* Records a temporary error (top_will_pass) in live->trouble, clears `err` and returns 0. Otherwise returns
  * `result`. */
 static int note_trouble(struct live *live, int result, struct err *err)
 {
@@ -181,7 +181,7 @@ static int note_trouble(struct live *live, int result, struct err *err)
         live->trouble[0] = '\0';
         return 0;
     }
-    if (!will_pass(err))
+    if (!top_will_pass(err))
         return -1;
     snprintf(live->trouble, sizeof(live->trouble), "%s", err->text);
     *err = (struct err){0};
@@ -218,20 +218,20 @@ static int read_due(struct live *live, struct err *err)
 
 /* Handles keys, reads due documents and draws, while the stream waits. Returns -1 when the stream must end.
  */
-static int tick(void *arg, struct err *err)
+static int top_tick(void *arg, struct err *err)
 {
     struct live *live = arg;
     take_keys(live);
     if (!live->is_over && read_due(live, err) < 0)
         return -1;
-    if (!live->is_over && live->is_stale && is_past(live->drawn_ns, DRAW_MS) && draw(live, err) < 0)
+    if (!live->is_over && live->is_stale && is_past(live->drawn_ns, DRAW_MS) && top_draw(live, err) < 0)
         return -1;
     if (live->is_over || live->other_jobs)
         return err_set(err, ERR_CANCELLED, "%s", live->is_over ? "told to end" : "other jobs are followed");
     return 0;
 }
 
-static int take_event(void *arg, const char *type, const json_t *data, struct err *err)
+static int top_take_event(void *arg, const char *type, const json_t *data, struct err *err)
 {
     struct live *live = arg;
     (void)err;
@@ -245,7 +245,7 @@ static int take_event(void *arg, const char *type, const json_t *data, struct er
     return 0;
 }
 
-static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
+static int top_take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
     struct live *live = arg;
     live->is_stale |= !live->is_live;
@@ -254,7 +254,7 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 }
 
 /* Follows the stream over one connection, until it breaks or must be requested for other jobs. */
-static int follow_once(struct live *live, struct err *err)
+static int top_follow_once(struct live *live, struct err *err)
 {
     char path[STREAM_PATH_BYTES], resume[64];
     const char *headers[2] = {NULL, NULL};
@@ -270,12 +270,12 @@ static int follow_once(struct live *live, struct err *err)
     const struct http_watch watch = {.fds = {STDIN_FILENO, live->screen.signals},
                                      .fd_count = 2,
                                      .every_ms = TICK_MS,
-                                     .ready = tick,
+                                     .ready = top_tick,
                                      .arg = live};
     const struct http_request request = {.method = "GET",
                                          .path = path,
                                          .headers = headers,
-                                         .sink = take_bytes,
+                                         .sink = top_take_bytes,
                                          .sink_arg = live,
                                          .timeout_ms = UINT32_MAX,
                                          .idle_ms = SILENCE_MS,
@@ -296,22 +296,22 @@ static int wait_a_little(struct live *live, struct err *err)
     live->queue_due = live->devices_due = live->is_stale = true;
     while (!is_past(since_ns, AGAIN_MS)) {
         poll(fds, 2, TICK_MS);
-        if (tick(live, err) < 0)
+        if (top_tick(live, err) < 0)
             return -1;
     }
     return 0;
 }
 
-static int follow(struct live *live, struct err *err)
+static int top_follow(struct live *live, struct err *err)
 {
     while (!live->is_over) {
         *err = (struct err){0};
-        int result = follow_once(live, err);
+        int result = top_follow_once(live, err);
         if (live->is_over)
             break;
         if (live->other_jobs && err->code == ERR_CANCELLED)
             continue;
-        if (result < 0 && !will_pass(err))
+        if (result < 0 && !top_will_pass(err))
             return -1;
         *err = (struct err){0};
         if (wait_a_little(live, err) < 0 && err->code != ERR_CANCELLED)
@@ -323,7 +323,7 @@ static int follow(struct live *live, struct err *err)
 
 static int show_live(struct live *live, struct err *err)
 {
-    live->events.take = take_event;
+    live->events.take = top_take_event;
     live->events.arg = live;
     event_reader_init(&live->events);
     live->queue_ns = live->devices_ns = live->load_ns = clock_mono_ns();
@@ -331,7 +331,7 @@ static int show_live(struct live *live, struct err *err)
     live->stream = client_connect(live->top.cli, err);
     int result = live->stream ? screen_open(&live->screen, err) : -1;
     if (result == 0) {
-        result = follow(live, err);
+        result = top_follow(live, err);
         screen_close(&live->screen);
     }
     http_destroy(live->stream);

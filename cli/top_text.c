@@ -148,7 +148,7 @@ static json_t *job_row(const struct top *top, json_t *job)
 /* ---- devices ---- */
 
 /* Returns the share of a step that the device computes (0..1), if it works for a followed job; else NaN. */
-static double use_of(const struct top *top, const char *device)
+static double top_text_use_of(const struct top *top, const char *device)
 {
     for (unsigned i = 0; i < top->followed_count; i++) {
         for (unsigned j = 0; j < top->followed[i].rank_count; j++) {
@@ -177,7 +177,7 @@ static void set_percent(json_t *row, const char *key, double part)
         json_object_set_new(row, key, json_sprintf("%.0f %%", 100 * part));
 }
 
-static json_t *device_row(const struct top *top, json_t *device)
+static json_t *top_text_device_row(const struct top *top, json_t *device)
 {
     char used[32], all[32];
     json_t *row = json_copy(device);
@@ -190,7 +190,7 @@ static json_t *device_row(const struct top *top, json_t *device)
         strncmp(show_str(device, "state"), "drain", 5) != 0)
         json_object_set_new(row, "state", json_sprintf("%s, drained", show_str(device, "state")));
     if (json_integer_value(json_object_get(device, "job")) > 0)
-        set_percent(row, "use", use_of(top, show_str(device, "name")));
+        set_percent(row, "use", top_text_use_of(top, show_str(device, "name")));
     if (load && clock_rfc3339_parse(show_str(top->load, "from"), &from) == 0 &&
         clock_rfc3339_parse(show_str(top->load, "to"), &to) == 0 && to > from)
         set_percent(row, "hour", show_num(load, "compute_s", 0) * 1e6 / (double)(to - from));
@@ -241,7 +241,7 @@ static const struct {
 } tables[TOP_VIEWS] = {
     [TOP_JOBS] = {"Running", JOB_COLUMNS, "Nothing runs that you may see.", job_row},
     [TOP_DEVICES] = {"Devices", DEVICE_COLUMNS,
-                     "No device has joined, or your token lacks the scope nodes:read.", device_row},
+                     "No device has joined, or your token lacks the scope nodes:read.", top_text_device_row},
     [TOP_QUEUE] = {"Queue", QUEUE_COLUMNS, "Nothing waits.", queue_row},
 };
 
@@ -257,7 +257,7 @@ size_t top_count(const struct top *top, enum top_view view)
     return json_array_size(items_of(top, view));
 }
 
-static json_t *rows_of(const struct top *top, enum top_view view, size_t most)
+static json_t *top_text_rows_of(const struct top *top, enum top_view view, size_t most)
 {
     json_t *rows = json_array(), *item;
     size_t index;
@@ -277,7 +277,7 @@ static int table_text(const struct top *top, enum top_view view, unsigned most, 
         fprintf(out, "%s\n", tables[view].nothing);
         return 0;
     }
-    json_t *rows = rows_of(top, view, most);
+    json_t *rows = top_text_rows_of(top, view, most);
     int result = show_table_to(out, rows, tables[view].columns, err);
     json_decref(rows);
     if (more)
@@ -304,6 +304,7 @@ json_t *top_document(const struct top *top)
 {
     char headline[HEADLINE_BYTES];
     top_headline(top, headline, sizeof(headline));
-    return json_pack("{s:s, s:o, s:O*, s:O*}", "headline", headline, "jobs", rows_of(top, TOP_JOBS, SIZE_MAX),
-                     "devices", items_of(top, TOP_DEVICES), "queue", items_of(top, TOP_QUEUE));
+    return json_pack("{s:s, s:o, s:O*, s:O*}", "headline", headline, "jobs",
+                     top_text_rows_of(top, TOP_JOBS, SIZE_MAX), "devices", items_of(top, TOP_DEVICES),
+                     "queue", items_of(top, TOP_QUEUE));
 }

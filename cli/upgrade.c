@@ -64,7 +64,7 @@ static int config_path(const struct cli *cli, char path[LOCAL_HOME_BYTES], struc
 }
 
 /* What this release's motley-api would do to the schema. */
-static int schema_look(struct upgrade_check *check, struct err *err)
+static int upgrade_schema_look(struct upgrade_check *check, struct err *err)
 {
     char program[4096], config[LOCAL_HOME_BYTES];
     size_t i;
@@ -94,7 +94,7 @@ static int schema_look(struct upgrade_check *check, struct err *err)
     return 0;
 }
 
-static void disk_look(struct upgrade_check *check)
+static void upgrade_disk_look(struct upgrade_check *check)
 {
     char needed[32], left[32];
     struct err why = {0};
@@ -121,7 +121,7 @@ static void disk_look(struct upgrade_check *check)
     json_decref(answer);
 }
 
-static void nodes_look(struct upgrade_check *check)
+static void upgrade_nodes_look(struct upgrade_check *check)
 {
     size_t i;
     json_t *node;
@@ -245,7 +245,7 @@ static void backup_look(struct upgrade_check *check)
                   check->steps && old ? ": make a new one, the only way back to the schema of now" : "");
 }
 
-static int tell(struct upgrade_check *check, struct err *err)
+static int upgrade_tell(struct upgrade_check *check, struct err *err)
 {
     size_t i;
     json_t *line;
@@ -275,15 +275,15 @@ int command_upgrade(struct cli *cli, struct err *err)
             err, ERR_INVALID,
             "usage: motley upgrade --check; the upgrade itself is `apt install` of the packages, and the "
             "server's start brings the database up to date");
-    int result = schema_look(&check, err);
+    int result = upgrade_schema_look(&check, err);
     if (result == 0 && server_look(&check)) {
-        disk_look(&check);
-        nodes_look(&check);
+        upgrade_disk_look(&check);
+        upgrade_nodes_look(&check);
         jobs_look(&check);
     }
     if (result == 0) {
         backup_look(&check);
-        result = tell(&check, err);
+        result = upgrade_tell(&check, err);
     }
     if (result == 0 && json_array_size(check.against) > 0)
         cli->exit_status = CLI_FAILED;

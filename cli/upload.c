@@ -344,7 +344,7 @@ static int is_registered(struct cli *cli, const char *model, const char *path, s
 }
 
 /* The name under which a model of the Hub is registered: its own without the owner; NULL: the file's. */
-static const char *name_on_hub(const struct hub_name *name)
+static const char *upload_name_on_hub(const struct hub_name *name)
 {
     const char *slash = strrchr(name->id, '/');
     return *name->file ? NULL : slash ? slash + 1 : name->id;
@@ -359,7 +359,7 @@ static int fetch_there(struct cli *cli, const char *name, const char *word, json
     if (hub_name_parse(word, &parsed, err) < 0)
         return -1;
     const char *file = strrchr(parsed.file, '/');
-    if (!name && !(name = name_on_hub(&parsed)))
+    if (!name && !(name = upload_name_on_hub(&parsed)))
         name = file ? file + 1 : parsed.file;
     json_t *body = json_pack("{s:s, s:s}", "name", name, "hub", word);
     add_options(cli, NULL, body);
@@ -387,7 +387,7 @@ int upload_hub_model(struct cli *cli, const char *name, const char *word, json_t
         return 0;
     return hub_path(word, HUB_WHOLE, &parsed, path, err) < 0
                ? -1
-               : upload_model(cli, name ? name : name_on_hub(&parsed), path, answer, err);
+               : upload_model(cli, name ? name : upload_name_on_hub(&parsed), path, answer, err);
 }
 
 /* Registers the model of a specification: a path, else what the Hub calls so and the server does not. *answer

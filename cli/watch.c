@@ -136,7 +136,7 @@ static void show_step(struct view *view)
 }
 
 /* Prints a line that stays on screen above the view. Line ends inside the text are shown as " / ". */
-static void tell(struct view *view, const char *label, const char *text)
+static void watch_tell(struct view *view, const char *label, const char *text)
 {
     erase(view);
     fputs(label, stdout);
@@ -145,7 +145,7 @@ static void tell(struct view *view, const char *label, const char *text)
     view->is_stale = view->terminal;
 }
 
-static void on_step(struct view *view, const json_t *body)
+static void watch_on_step(struct view *view, const json_t *body)
 {
     const double seconds = show_num(body, "seconds", 0), tokens = show_num(body, "tokens", 0);
     const double weight = view->has_step ? 0.2 : 1;
@@ -159,7 +159,7 @@ static void on_step(struct view *view, const json_t *body)
     show_step(view);
 }
 
-static void on_ranks(struct view *view, const json_t *body)
+static void watch_on_ranks(struct view *view, const json_t *body)
 {
     unsigned rank = (unsigned)show_num(body, "rank", VIEW_RANKS_MAX);
     if (rank >= VIEW_RANKS_MAX)
@@ -181,10 +181,10 @@ static void on_state(struct view *view, const json_t *body)
     const char *state = show_str(body, "state");
     char text[1100];
     snprintf(text, sizeof(text), "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
-    tell(view, "job ", text);
+    watch_tell(view, "job ", text);
 }
 
-static void on_event(struct view *view, const char *type, const json_t *body)
+static void watch_on_event(struct view *view, const char *type, const json_t *body)
 {
     char text[128];
     if (strcmp(type, "state") == 0) {
@@ -192,28 +192,29 @@ static void on_event(struct view *view, const char *type, const json_t *body)
     } else if (strcmp(type, "log") == 0) {
         const char *device = show_str(body, "device");
         snprintf(text, sizeof(text), "log %s%s", device, *device ? ": " : "");
-        tell(view, text, *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
+        watch_tell(view, text, *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
     } else if (view->logs_only) {
         return;
     } else if (strcmp(type, "step") == 0) {
-        on_step(view, body);
+        watch_on_step(view, body);
     } else if (strcmp(type, "ranks") == 0) {
-        on_ranks(view, body);
+        watch_on_ranks(view, body);
     } else if (strcmp(type, "eval") == 0) {
         snprintf(text, sizeof(text), "loss %.4f after %.0f steps", show_num(body, "loss", 0),
                  show_num(body, "step", 0));
-        tell(view, "held-out ", text);
+        watch_tell(view, "held-out ", text);
     } else if (strcmp(type, "sample") == 0) {
         snprintf(text, sizeof(text), "sample after %.0f steps: ", show_num(body, "step", 0));
-        tell(view, text, *show_str(body, "text") ? show_str(body, "text") : "nothing, it ended at once");
+        watch_tell(view, text,
+                   *show_str(body, "text") ? show_str(body, "text") : "nothing, it ended at once");
     } else if (strcmp(type, "checkpoint") == 0 && view->cli->json == false && view->terminal) {
         snprintf(text, sizeof(text), "after %.0f steps", show_num(body, "step", 0));
-        tell(view, "checkpoint ", text);
+        watch_tell(view, "checkpoint ", text);
     }
 }
 
 /* Takes an event, {"id","job","type","at","body"}, or the body alone. */
-static int take_event(void *arg, const char *named, const json_t *event, struct err *err)
+static int watch_take_event(void *arg, const char *named, const json_t *event, struct err *err)
 {
     struct view *view = arg;
     const json_t *body =
@@ -224,14 +225,14 @@ static int take_event(void *arg, const char *named, const json_t *event, struct 
         return err_set(err, ERR_CANCELLED, "the job has ended");
     }
     if (!view->cli->json)
-        on_event(view, type, body);
+        watch_on_event(view, type, body);
     else if (!view->cli->quiet)
         return show_json(event, err);
     return 0;
 }
 
 /* Draws the view if it has changed and was not drawn within the last VIEW_DRAW_NS. */
-static int on_tick(void *arg, struct err *err)
+static int watch_on_tick(void *arg, struct err *err)
 {
     struct view *view = arg;
     (void)err;
@@ -241,7 +242,7 @@ static int on_tick(void *arg, struct err *err)
 }
 
 /* Reads the event stream over one connection, until it breaks or the job ends. */
-static int follow_once(struct view *view, struct err *err)
+static int watch_follow_once(struct view *view, struct err *err)
 {
     char path[128], resume[64];
     const char *headers[2] = {NULL, NULL};
@@ -251,7 +252,7 @@ static int follow_once(struct view *view, struct err *err)
         snprintf(resume, sizeof(resume), "Last-Event-ID: %lld", (long long)view->events.last_id);
         headers[0] = resume;
     }
-    const struct http_watch watch = {.every_ms = VIEW_DRAW_NS / 1000000, .ready = on_tick, .arg = view};
+    const struct http_watch watch = {.every_ms = VIEW_DRAW_NS / 1000000, .ready = watch_on_tick, .arg = view};
     struct http_request request = {.method = "GET",
                                    .path = path,
                                    .headers = headers,
@@ -268,7 +269,7 @@ static int follow_once(struct view *view, struct err *err)
 }
 
 /* Reads the job's document. An unreachable server is tried again until `deadline`. */
-static int read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
+static int watch_read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
 {
     for (;;) {
         if (client_call(view->cli, "GET", NULL, job, err, "/v1/jobs/%lld", (long long)view->id) == 0)
@@ -304,17 +305,17 @@ static void tell_wait(struct view *view, const json_t *job)
         return;
     snprintf(text, sizeof(text), "%s: %s (motley why %lld says more)", state, show_str(job, "why"),
              (long long)view->id);
-    tell(view, "job ", text);
+    watch_tell(view, "job ", text);
     view->told_wait = true;
 }
 
-static int follow(struct view *view, json_t **job, struct err *err)
+static int watch_follow(struct view *view, json_t **job, struct err *err)
 {
     for (;;) {
         uint64_t deadline = clock_mono_ns() + (uint64_t)GONE_NS_SECONDS * 1000000000u;
         json_decref(*job);
         *job = NULL;
-        if (read_job(view, deadline, job, err) < 0)
+        if (watch_read_job(view, deadline, job, err) < 0)
             return -1;
         name_ranks(view, *job);
         tell_wait(view, *job);
@@ -323,8 +324,8 @@ static int follow(struct view *view, json_t **job, struct err *err)
         if (view->ended && over)
             return 0;
         view->ended = false; /* the end seen was an earlier one; the job was resumed */
-        if (follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET && err->code != ERR_TIMEOUT &&
-            err->code != ERR_PEER && err->code != ERR_BUSY)
+        if (watch_follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET &&
+            err->code != ERR_TIMEOUT && err->code != ERR_PEER && err->code != ERR_BUSY)
             return -1;
         if (over)
             return 0;
@@ -352,7 +353,7 @@ static void interrupt_tells(int64_t id)
     sigaction(SIGINT, &action, NULL);
 }
 
-static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, struct err *err)
+static int cli_watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, struct err *err)
 {
     struct view *view = calloc(1, sizeof(*view));
     if (!view)
@@ -361,14 +362,14 @@ static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, stru
     view->id = id;
     view->logs_only = logs_only;
     view->terminal = !cli->json && isatty(STDOUT_FILENO);
-    view->events.take = take_event;
+    view->events.take = watch_take_event;
     view->events.arg = view;
     event_reader_init(&view->events);
     *job = NULL;
     interrupt_tells(id);
     int result = client_open(cli, err);
     if (result == 0)
-        result = follow(view, job, err);
+        result = watch_follow(view, job, err);
     signal(SIGINT, SIG_DFL);
     if (result < 0) {
         json_decref(*job);
@@ -381,7 +382,7 @@ static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, stru
 
 int watch_job(struct cli *cli, int64_t id, json_t **job, struct err *err)
 {
-    return watch(cli, id, false, job, err);
+    return cli_watch(cli, id, false, job, err);
 }
 
 int command_logs(struct cli *cli, struct err *err)
@@ -393,7 +394,7 @@ int command_logs(struct cli *cli, struct err *err)
     if (client_job_id(cli->words[0], &id, err) < 0)
         return -1;
     if (cli_option(cli, "-f")) {
-        int result = watch(cli, id, true, &job, err);
+        int result = cli_watch(cli, id, true, &job, err);
         json_decref(job);
         return result;
     }

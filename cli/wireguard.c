@@ -78,7 +78,7 @@ static void key_text(const unsigned char key[KEY_BYTES], char text[KEY_CHARS])
     EVP_EncodeBlock((unsigned char *)text, key, KEY_BYTES);
 }
 
-static int key_make(char text[KEY_CHARS], struct err *err)
+static int wireguard_key_make(char text[KEY_CHARS], struct err *err)
 {
     unsigned char key[KEY_BYTES];
     size_t size = sizeof(key);
@@ -109,7 +109,7 @@ static int key_public(const struct wireguard_node *node, char text[KEY_CHARS], s
 
 /* ---- what the options ask for ---- */
 
-static struct wireguard_node *node_of(const struct wireguard *net, const char *name)
+static struct wireguard_node *wireguard_node_of(const struct wireguard *net, const char *name)
 {
     for (uint32_t i = 0; i < net->node_count; i++)
         if (strcmp(net->nodes[i].name, name) == 0)
@@ -122,7 +122,7 @@ static int node_add(struct wireguard *net, const char *name, struct err *err)
 {
     bool taken[NODES_MAX + 1] = {false};
     uint32_t number = 1;
-    if (node_of(net, name))
+    if (wireguard_node_of(net, name))
         return 0;
     if (strlen(name) > 64 || *name == '-' || *name == '\0' ||
         name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-")] != '\0')
@@ -138,7 +138,7 @@ static int node_add(struct wireguard *net, const char *name, struct err *err)
     struct wireguard_node *node = &net->nodes[net->node_count];
     node->number = number;
     snprintf(node->name, sizeof(node->name), "%s", name);
-    if (key_make(node->key, err) < 0)
+    if (wireguard_key_make(node->key, err) < 0)
         return -1;
     net->node_count++;
     return 0;
@@ -146,7 +146,7 @@ static int node_add(struct wireguard *net, const char *name, struct err *err)
 
 static int node_remove(struct wireguard *net, const char *name, struct err *err)
 {
-    struct wireguard_node *node = node_of(net, name);
+    struct wireguard_node *node = wireguard_node_of(net, name);
     if (!node)
         return err_set(err, ERR_INVALID, "--remove: there is no node %.80s", name);
     if (strcmp(name, net->hub) == 0)
@@ -246,7 +246,7 @@ static int node_write(const struct wireguard *net, const struct wireguard_node *
                    net->packet_bytes - HEADERS_BYTES) < 0)
         return -1;
     if (!hub)
-        return peer_write(net, node_of(net, net->hub), text, err);
+        return peer_write(net, wireguard_node_of(net, net->hub), text, err);
     if (buf_printf(text, err,
                    "ListenPort = %s\n# Packets go from one node to another, and from none to anywhere else.\n"
                    "PostUp = sysctl -q -w net/ipv4/conf/%%i/forwarding=1\n"
@@ -299,8 +299,9 @@ static int network_load(const char *path, struct wireguard *net, struct err *err
     if (!room)
         return err_set(err, ERR_NOMEM, "no memory for a network");
     net->nodes = room;
-    return !net->hub[0] || node_of(net, net->hub) ? 0
-                                                  : err_set(err, ERR_INVALID, "%s: the hub is no node", path);
+    return !net->hub[0] || wireguard_node_of(net, net->hub)
+               ? 0
+               : err_set(err, ERR_INVALID, "%s: the hub is no node", path);
 }
 
 static int network_save(struct cli *cli, const struct wireguard *net, const char *path, json_t *rows,

@@ -100,7 +100,7 @@ void digest_hex(const uint8_t *data, size_t size, char *out)
     out[2 * size] = '\0';
 }
 
-static int hex_digit(char c)
+static int digest_hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
@@ -112,8 +112,8 @@ static int hex_digit(char c)
 int digest_unhex(const char *text, uint8_t *out, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
-        int high = hex_digit(text[2 * i]);
-        int low = high < 0 ? -1 : hex_digit(text[2 * i + 1]);
+        int high = digest_hex_digit(text[2 * i]);
+        int low = high < 0 ? -1 : digest_hex_digit(text[2 * i + 1]);
         if (low < 0)
             return -1;
         out[i] = (uint8_t)(high << 4 | low);

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *member_of(const struct doc_field *field, void *all)
+static void *doc_member_of(const struct doc_field *field, void *all)
 {
     return (char *)all + field->at;
 }
 
-static int64_t whole_of(double limit)
+static int64_t doc_whole_of(double limit)
 {
     return limit >= 9223372036854775807.0 ? INT64_MAX : (int64_t)limit;
 }
@@ -44,7 +44,7 @@ static int fields_start(const struct doc *doc, void *out, struct err *err)
 {
     for (unsigned i = 0; i < doc->count; i++) {
         const struct doc_field *field = &doc->fields[i];
-        void *at = member_of(field, out);
+        void *at = doc_member_of(field, out);
         int result = 0;
         if (field->kind == DOC_PART)
             result = fields_start(field->of, at, err);
@@ -76,7 +76,7 @@ int doc_start(const struct doc *doc, void *out, struct err *err)
 
 /* --- reading --- */
 
-static int no_memory(struct json_reader *reader, const char *key)
+static int doc_no_memory(struct json_reader *reader, const char *key)
 {
     const bool first = !reader->failed;
     jr_fail(reader, key, "out of memory");
@@ -94,7 +94,7 @@ static int auto_read(struct json_reader *r, const struct doc_field *field, void 
         return got;
     const bool automatic = json_is_string(value) && strcmp(json_string_value(value), "auto") == 0;
     if (!automatic && (!json_is_integer(value) || json_integer_value(value) < (int64_t)field->min ||
-                       json_integer_value(value) > whole_of(field->max)))
+                       json_integer_value(value) > doc_whole_of(field->max)))
         return jr_fail(r, field->key, "must be \"auto\" or a whole number from %.0f to %.0f", field->min,
                        field->max);
     whole_put(field, at, automatic ? 0 : json_integer_value(value));
@@ -105,12 +105,12 @@ static int bytes_read(struct json_reader *r, const struct doc_field *field, void
 {
     uint64_t value = (uint64_t)whole_get(field, at);
     int got = jr_bytes(r, field->key, (enum jr_need)field->need, (uint64_t)field->min,
-                       (uint64_t)whole_of(field->max), &value);
+                       (uint64_t)doc_whole_of(field->max), &value);
     whole_put(field, at, (int64_t)value);
     return got;
 }
 
-static int whole_read(struct json_reader *r, const struct doc_field *field, void *at)
+static int doc_whole_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     int64_t value = whole_get(field, at);
     const enum jr_need need = (enum jr_need)field->need;
@@ -118,7 +118,7 @@ static int whole_read(struct json_reader *r, const struct doc_field *field, void
         return auto_read(r, field, at);
     if (field->flags & DOC_BYTES)
         return bytes_read(r, field, at);
-    int got = jr_i64(r, field->key, need, (int64_t)field->min, whole_of(field->max), &value);
+    int got = jr_i64(r, field->key, need, (int64_t)field->min, doc_whole_of(field->max), &value);
     whole_put(field, at, value);
     return got;
 }
@@ -140,7 +140,7 @@ static int word_read(struct json_reader *r, const struct doc_field *field, void 
     return got;
 }
 
-static int text_read(struct json_reader *r, const struct doc_field *field, void *at)
+static int doc_text_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     const char *text = NULL;
     int got = jr_str(r, field->key, (enum jr_need)field->need, (size_t)field->min, (size_t)field->max, &text);
@@ -157,7 +157,7 @@ static int text_read(struct json_reader *r, const struct doc_field *field, void 
     } else {
         free(*(char **)at);
         if (!(*(char **)at = strdup(text)))
-            return no_memory(r, field->key);
+            return doc_no_memory(r, field->key);
     }
     return got;
 }
@@ -173,11 +173,11 @@ static int json_read(struct json_reader *r, const struct doc_field *field, void 
     if (got > 0 && field->kind == DOC_LOOK)
         *(const json_t **)at = value;
     else if (got > 0 && !(*(json_t **)at = json_deep_copy(value)))
-        return no_memory(r, field->key);
+        return doc_no_memory(r, field->key);
     return got;
 }
 
-static int list_read(struct json_reader *r, const struct doc_field *field, void *at, uint32_t *count)
+static int doc_list_read(struct json_reader *r, const struct doc_field *field, void *at, uint32_t *count)
 {
     const json_t *array = NULL;
     int got =
@@ -187,14 +187,14 @@ static int list_read(struct json_reader *r, const struct doc_field *field, void 
     const size_t size = json_array_size(array);
     char *items = calloc(size + 1, field->of->size);
     if (!items)
-        return no_memory(r, field->key);
+        return doc_no_memory(r, field->key);
     *(void **)at = items;
     for (size_t i = 0; i < size; i++) {
         struct json_reader item;
         void *into = items + i * field->of->size;
         *count = (uint32_t)i + 1;
         if (fields_start(field->of, into, r->err) < 0)
-            return no_memory(r, field->key);
+            return doc_no_memory(r, field->key);
         jr_item(r, field->key, array, i, &item);
         if (doc_take(field->of, &item, into) < 0 && !r->all)
             return -1;
@@ -202,7 +202,7 @@ static int list_read(struct json_reader *r, const struct doc_field *field, void 
     return got;
 }
 
-static int part_read(struct json_reader *r, const struct doc_field *field, void *at, bool *given)
+static int doc_part_read(struct json_reader *r, const struct doc_field *field, void *at, bool *given)
 {
     struct json_reader part;
     if (!field->key)
@@ -215,13 +215,13 @@ static int part_read(struct json_reader *r, const struct doc_field *field, void 
     return got <= 0 ? got : doc_take(field->of, &part, at) < 0 ? -1 : 1;
 }
 
-static int field_read(struct json_reader *r, const struct doc_field *field, void *all)
+static int doc_field_read(struct json_reader *r, const struct doc_field *field, void *all)
 {
-    void *at = member_of(field, all), *beside = field->count_at ? (char *)all + field->count_at : NULL;
+    void *at = doc_member_of(field, all), *beside = field->count_at ? (char *)all + field->count_at : NULL;
     switch ((enum doc_kind)field->kind) {
     case DOC_INT:
     case DOC_UINT:
-        return whole_read(r, field, at);
+        return doc_whole_read(r, field, at);
     case DOC_REAL:
         return real_read(r, field, at);
     case DOC_BOOL:
@@ -231,14 +231,14 @@ static int field_read(struct json_reader *r, const struct doc_field *field, void
     case DOC_OWNED:
     case DOC_VIEW:
     case DOC_CHARS:
-        return text_read(r, field, at);
+        return doc_text_read(r, field, at);
     case DOC_COPY:
     case DOC_LOOK:
         return json_read(r, field, at);
     case DOC_PART:
-        return part_read(r, field, at, beside);
+        return doc_part_read(r, field, at, beside);
     case DOC_LIST:
-        return list_read(r, field, at, beside);
+        return doc_list_read(r, field, at, beside);
     case DOC_FORM:
         return field->form->read(r, field, at);
     }
@@ -249,7 +249,7 @@ int doc_fields(const struct doc *doc, struct json_reader *reader, void *out)
 {
     for (unsigned i = 0; i < doc->count && (!reader->failed || reader->all); i++) {
         const struct doc_field *field = &doc->fields[i];
-        const int got = field_read(reader, field, out);
+        const int got = doc_field_read(reader, field, out);
         for (struct json_reader *failed = reader; got < 0 && failed; failed = failed->parent)
             failed->failed = true; /* whoever set the error alone */
         if (field->rule && got > 0)
@@ -278,7 +278,7 @@ int doc_read(const struct doc *doc, const json_t *document, const char *path, vo
 
 /* --- writing --- */
 
-static const char *text_of(const struct doc_field *field, const void *at)
+static const char *doc_text_of(const struct doc_field *field, const void *at)
 {
     return field->kind == DOC_CHARS ? at : *(const char *const *)at;
 }
@@ -300,9 +300,9 @@ static bool is_default(const struct doc_field *field, const void *at)
         return !*(const json_t *const *)at;
     case DOC_OWNED:
     case DOC_VIEW:
-        return !text_of(field, at);
+        return !doc_text_of(field, at);
     case DOC_CHARS:
-        return text_of(field, at)[0] == '\0';
+        return doc_text_of(field, at)[0] == '\0';
     default:
         return false;
     }
@@ -339,7 +339,7 @@ static json_t *value_write(const struct doc_field *field, const void *at, const 
     case DOC_OWNED:
     case DOC_VIEW:
     case DOC_CHARS:
-        return json_string(text_of(field, at) ? text_of(field, at) : field->text);
+        return json_string(doc_text_of(field, at) ? doc_text_of(field, at) : field->text);
     case DOC_COPY:
     case DOC_LOOK:
         return json_deep_copy(*(const json_t *const *)at);
@@ -510,7 +510,7 @@ static void fields_fini(const struct doc *doc, void *out)
 {
     for (unsigned i = 0; i < doc->count; i++) {
         const struct doc_field *field = &doc->fields[i];
-        void *at = member_of(field, out);
+        void *at = doc_member_of(field, out);
         if (field->kind == DOC_OWNED)
             free(*(char **)at);
         else if (field->kind == DOC_COPY)

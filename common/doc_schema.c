@@ -19,7 +19,7 @@ static json_t *words_json(const struct doc_field *field)
     return words;
 }
 
-static const char *type_name(const struct doc_field *field)
+static const char *doc_schema_type_name(const struct doc_field *field)
 {
     static const char *const types[] = {
         [DOC_INT] = "integer", [DOC_UINT] = "integer", [DOC_REAL] = "number", [DOC_BOOL] = "boolean",
@@ -72,7 +72,8 @@ static json_t *auto_schema(const struct doc_field *field)
 static json_t *type_json(const struct doc_field *field)
 {
     const bool nullable = field->flags & (DOC_NULL | DOC_NULLABLE) || (field->names && !field->names[0]);
-    return nullable ? json_pack("[s,s]", type_name(field), "null") : json_string(type_name(field));
+    return nullable ? json_pack("[s,s]", doc_schema_type_name(field), "null")
+                    : json_string(doc_schema_type_name(field));
 }
 
 /* What the row says itself goes before what its kind says; with "anyOf" or "$ref" it stands alone. */
@@ -85,7 +86,7 @@ static json_t *field_schema(const struct doc_field *field, struct err *err)
                      : field->kind == DOC_PART ? doc_schema(field->of, err)
                                                : json_object();
     int bad = !said || !schema;
-    if (!bad && !whole && !(field->flags & DOC_AUTO) && type_name(field)) {
+    if (!bad && !whole && !(field->flags & DOC_AUTO) && doc_schema_type_name(field)) {
         bad |= json_object_set_new(schema, "type", type_json(field));
         bad |= limits_add(field, schema);
     }

@@ -83,7 +83,7 @@ int file_read_line(const char *path, size_t bytes_max, struct buf *out, struct e
     return 0;
 }
 
-static int write_all(int fd, const uint8_t *data, size_t size)
+static int file_write_all(int fd, const uint8_t *data, size_t size)
 {
     while (size > 0) {
         ssize_t wrote = write(fd, data, size);
@@ -98,7 +98,7 @@ static int write_all(int fd, const uint8_t *data, size_t size)
     return 0;
 }
 
-static void folder_of(const char *path, char *out, size_t size)
+static void file_folder_of(const char *path, char *out, size_t size)
 {
     snprintf(out, size, "%s", path);
     char *slash = strrchr(out, '/');
@@ -113,7 +113,7 @@ static void folder_of(const char *path, char *out, size_t size)
 static int folder_sync(const char *path, struct err *err)
 {
     char folder[4096];
-    folder_of(path, folder, sizeof(folder));
+    file_folder_of(path, folder, sizeof(folder));
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL)) {
         int number = errno;
@@ -155,7 +155,7 @@ struct bytes {
 static int fill_bytes(void *arg, int fd, const char *path, struct err *err)
 {
     const struct bytes *bytes = arg;
-    if (write_all(fd, bytes->data, bytes->size) < 0)
+    if (file_write_all(fd, bytes->data, bytes->size) < 0)
         return err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
     return 0;
 }
@@ -186,7 +186,7 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err)
     return 0;
 }
 
-static int remove_at(int parent, const char *name, unsigned depth, struct err *err);
+static int file_remove_at(int parent, const char *name, unsigned depth, struct err *err);
 
 static int remove_inside(int fd, unsigned depth, struct err *err)
 {
@@ -200,12 +200,12 @@ static int remove_inside(int fd, unsigned depth, struct err *err)
     struct dirent *entry;
     while (result == 0 && (entry = readdir(folder)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            result = remove_at(fd, entry->d_name, depth + 1, err);
+            result = file_remove_at(fd, entry->d_name, depth + 1, err);
     closedir(folder);
     return result;
 }
 
-static int remove_at(int parent, const char *name, unsigned depth, struct err *err)
+static int file_remove_at(int parent, const char *name, unsigned depth, struct err *err)
 {
     if (depth > TREE_DEPTH_MAX)
         return err_set(err, ERR_TOO_BIG, "folders more than %d deep", TREE_DEPTH_MAX);
@@ -225,7 +225,7 @@ static int remove_at(int parent, const char *name, unsigned depth, struct err *e
 
 int file_remove_tree(const char *path, struct err *err)
 {
-    if (remove_at(AT_FDCWD, path, 0, err) < 0)
+    if (file_remove_at(AT_FDCWD, path, 0, err) < 0)
         return err_wrap(err, "removing \"%s\"", path);
     return 0;
 }

@@ -353,7 +353,7 @@ json_t *frame_decode(const void *data, size_t size, const struct frame_limits *l
     return value;
 }
 
-static size_t length_of(const uint8_t *data)
+static size_t frame_length_of(const uint8_t *data)
 {
     return (size_t)data[0] << 24 | (size_t)data[1] << 16 | (size_t)data[2] << 8 | data[3];
 }
@@ -373,7 +373,7 @@ int frame_take(const void *data, size_t size, const struct frame_limits *limits,
     const uint8_t *bytes = data;
     if (size < LENGTH_SIZE)
         return 0;
-    size_t length = length_of(bytes);
+    size_t length = frame_length_of(bytes);
     if (length_check(length, limits, err) < 0)
         return -1;
     if (size - LENGTH_SIZE < length)
@@ -449,7 +449,7 @@ int frame_recv(int fd, const struct frame_limits *limits, uint64_t deadline_ns, 
     uint8_t head[LENGTH_SIZE];
     if (recv_exactly(fd, head, sizeof(head), true, deadline_ns, err) < 0)
         return -1;
-    size_t length = length_of(head);
+    size_t length = frame_length_of(head);
     if (length_check(length, limits, err) < 0)
         return -1;
     /* Memory grows with the bytes that have arrived, not with the claimed length. */

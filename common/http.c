@@ -70,7 +70,7 @@ static void curl_start(void)
     curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-static char *copy(const char *text)
+static char *http_copy(const char *text)
 {
     return !text ? NULL : strdup(text);
 }
@@ -100,9 +100,9 @@ struct http *http_create(const struct http_options *options, struct err *err)
         http->url[--length] = '\0';
     if (options->unix_socket)
         snprintf(http->unix_socket, sizeof(http->unix_socket), "%s", options->unix_socket);
-    http->bearer = copy(options->bearer);
-    http->ca_file = copy(options->ca_file);
-    http->user_agent = copy(options->user_agent ? options->user_agent : "motley");
+    http->bearer = http_copy(options->bearer);
+    http->ca_file = http_copy(options->ca_file);
+    http->user_agent = http_copy(options->user_agent ? options->user_agent : "motley");
     http->web = options->web;
     http->no_redirects = options->no_redirects;
     http->may_connect = options->may_connect;
@@ -231,7 +231,8 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
     return size;
 }
 
-static int progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total, curl_off_t up)
+static int http_progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
+                         curl_off_t up)
 {
     (void)down_total;
     (void)down;
@@ -291,7 +292,7 @@ static struct curl_slist *headers_make(const struct http *http, const struct htt
 }
 
 /* Whether the address is one of this machine's loopback. */
-static bool is_loopback(const struct sockaddr *address)
+static bool http_is_loopback(const struct sockaddr *address)
 {
     if (address->sa_family == AF_INET) {
         const struct sockaddr_in *v4 = (const void *)address;
@@ -323,7 +324,7 @@ static curl_socket_t socket_open(void *arg, curlsocktype purpose, struct curl_so
         address_text(&to->addr, http->barred);
         return CURL_SOCKET_BAD;
     }
-    http->sent_away = http->local_only && !is_loopback(&to->addr);
+    http->sent_away = http->local_only && !http_is_loopback(&to->addr);
     const int fd =
         http->sent_away ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
     if (fd >= 0 && http->segment_bytes > 0)
@@ -370,7 +371,7 @@ static void connection_set_up(struct http *http)
 
 /* Looks why TLS stands still with a server that could be connected to: whether it goes on in small packets,
  * and not in others, which then are lost on the way without anybody being told. */
-static bool packets_are_lost(struct http *http)
+static bool http_packets_are_lost(struct http *http)
 {
     curl_off_t secure_us = 0;
     curl_easy_getinfo(http->curl, CURLINFO_APPCONNECT_TIME_T, &secure_us);
@@ -421,7 +422,7 @@ static void method_set_up(struct http_exchange *exchange)
     uint32_t timeout = request->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : request->timeout_ms;
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, timeout == UINT32_MAX ? 0L : (long)timeout);
     curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, progress);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, http_progress);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, exchange);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, body_arrived);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, exchange);
@@ -451,7 +452,7 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
     switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
         err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
-        if (packets_are_lost(http))
+        if (http_packets_are_lost(http))
             err_set(
                 err, ERR_TIMEOUT,
                 "packets of more than %d bytes are lost on the way to %s, and nothing reports it: set the "
@@ -483,7 +484,7 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
 }
 
 /* Sets the error that a refusal's body describes, or else the one for its status. */
-static int refused(const struct http_exchange *exchange, int status)
+static int http_refused(const struct http_exchange *exchange, int status)
 {
     const struct http_request *request = exchange->request;
     struct err *err = exchange->err;
@@ -574,8 +575,8 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     if (!http->web && release_check_text(server, answer->release, err) < 0) {
         result = -1;
     } else if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
-        result = refused(&exchange,
-                         (int)status); /* also when the server refused before it had read the whole body */
+        result = http_refused(
+            &exchange, (int)status); /* also when the server refused before it had read the whole body */
         struct err ignored;
         if (request->refusal)
             buf_append(request->refusal, exchange.refusal.data, exchange.refusal.size, &ignored);

@@ -46,7 +46,7 @@ static bool after_comma(const char *text, size_t size, int position)
     return at > 0 && text[at - 1] == ',';
 }
 
-static json_t *parse(const char *text, size_t size, unsigned depth_max, size_t flags, struct err *err)
+static json_t *json_parse(const char *text, size_t size, unsigned depth_max, size_t flags, struct err *err)
 {
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         err_set(err, ERR_INVALID,
@@ -71,12 +71,12 @@ static json_t *parse(const char *text, size_t size, unsigned depth_max, size_t f
 
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
-    return parse(text, size, depth_max, JSON_REJECT_DUPLICATES, err);
+    return json_parse(text, size, depth_max, JSON_REJECT_DUPLICATES, err);
 }
 
 json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
-    return parse(text, size, depth_max, 0, err);
+    return json_parse(text, size, depth_max, 0, err);
 }
 
 struct print_target {
@@ -108,7 +108,7 @@ int json_print(const json_t *value, bool sorted, struct buf *out, struct err *er
 
 /* ---- the reader ---- */
 
-static const char *type_name(const json_t *value)
+static const char *json_type_name(const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
@@ -187,7 +187,7 @@ static void reader_init(struct json_reader *reader, const json_t *object, const 
     reader->key_count = 0;
     snprintf(reader->path, sizeof(reader->path), "%.*s", (int)sizeof(reader->path) - 1, path);
     if (!json_is_object(object))
-        jr_fail(reader, NULL, "must be an object, is %s", !object ? "absent" : type_name(object));
+        jr_fail(reader, NULL, "must be an object, is %s", !object ? "absent" : json_type_name(object));
 }
 
 void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err)
@@ -225,7 +225,7 @@ static int absent(const struct json_reader *reader)
     return reader->failed ? -1 : 0;
 }
 
-static int found(const struct json_reader *reader)
+static int json_found(const struct json_reader *reader)
 {
     return reader->failed ? -1 : 1;
 }
@@ -237,14 +237,14 @@ int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_
     if (!value)
         return absent(reader);
     if (!json_is_string(value))
-        return jr_fail(reader, key, "must be a text, is %s", type_name(value));
+        return jr_fail(reader, key, "must be a text, is %s", json_type_name(value));
     size_t length = json_string_length(value);
     if (length < bytes_min || length > bytes_max)
         return jr_fail(reader, key, "must have %zu to %zu bytes, has %zu", bytes_min, bytes_max, length);
     if (strlen(json_string_value(value)) != length)
         return jr_fail(reader, key, "must not contain U+0000");
     *out = json_string_value(value);
-    return found(reader);
+    return json_found(reader);
 }
 
 /* Converts an integer, also one written as 16.0 or 1e3, as YAML and other languages do. */
@@ -272,14 +272,14 @@ int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64
     int64_t number;
     if (!integer_of(value, &number)) {
         return jr_fail(reader, key, "must be an integer, is %s",
-                       json_is_real(value) ? "a number with a fraction" : type_name(value));
+                       json_is_real(value) ? "a number with a fraction" : json_type_name(value));
     }
     if (number < min || number > max) {
         return jr_fail(reader, key, "must be %lld to %lld, is %lld", (long long)min, (long long)max,
                        (long long)number);
     }
     *out = number;
-    return found(reader);
+    return json_found(reader);
 }
 
 int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint32_t min, uint32_t max,
@@ -295,7 +295,7 @@ int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint3
 /* Writes an amount for an error about its limits. */
 typedef char *amount_writer(char out[32], double value);
 
-static char *number_write(char out[32], double value)
+static char *json_number_write(char out[32], double value)
 {
     snprintf(out, 32, "%.15g", value); /* no exponent below 1e15 */
     return out;
@@ -311,7 +311,7 @@ static int f64_check(struct json_reader *reader, const char *key, double number,
         return jr_fail(reader, key, "must be %s to %s, is %s", write(low, min), write(high, max),
                        write(is, number));
     *out = number;
-    return found(reader);
+    return json_found(reader);
 }
 
 int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
@@ -321,8 +321,8 @@ int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, doubl
     if (!value)
         return absent(reader);
     if (!json_is_number(value))
-        return jr_fail(reader, key, "must be a number, is %s", type_name(value));
-    return f64_check(reader, key, json_number_value(value), min, max, number_write, out);
+        return jr_fail(reader, key, "must be a number, is %s", json_type_name(value));
+    return f64_check(reader, key, json_number_value(value), min, max, json_number_write, out);
 }
 
 int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool *out)
@@ -331,9 +331,9 @@ int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool
     if (!value)
         return absent(reader);
     if (!json_is_boolean(value))
-        return jr_fail(reader, key, "must be true or false, is %s", type_name(value));
+        return jr_fail(reader, key, "must be true or false, is %s", json_type_name(value));
     *out = json_is_true(value);
-    return found(reader);
+    return json_found(reader);
 }
 
 int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, const char *const *names,
@@ -347,13 +347,13 @@ int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, co
     for (int i = 0; names[i] != NULL; i++) {
         if (json_is_string(value) && strcmp(names[i], json_string_value(value)) == 0) {
             *out = i;
-            return found(reader);
+            return json_found(reader);
         }
         int wrote = snprintf(known + used, sizeof(known) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
         used += wrote > 0 && (size_t)wrote < sizeof(known) - used ? (size_t)wrote : 0;
     }
     if (!json_is_string(value))
-        return jr_fail(reader, key, "must be one of %s, is %s", known, type_name(value));
+        return jr_fail(reader, key, "must be one of %s, is %s", known, json_type_name(value));
     return jr_fail(reader, key, "must be one of %s, is \"%.60s\"", known, json_string_value(value));
 }
 
@@ -380,7 +380,7 @@ int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uin
                        units_bytes(is, bytes));
     }
     *out = bytes;
-    return found(reader);
+    return json_found(reader);
 }
 
 typedef int unit_parser(const char *text, double *value, struct err *err);
@@ -399,7 +399,7 @@ static int unit_read(struct json_reader *reader, const char *key, enum jr_need n
     } else if (json_is_number(value)) {
         number = json_number_value(value);
     } else {
-        return jr_fail(reader, key, "must be a number or a text with a unit, is %s", type_name(value));
+        return jr_fail(reader, key, "must be a number or a text with a unit, is %s", json_type_name(value));
     }
     return f64_check(reader, key, number, min, max, write, out);
 }
@@ -423,12 +423,12 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
     if (!value)
         return absent(reader);
     if (!json_is_array(value))
-        return jr_fail(reader, key, "must be a list, is %s", type_name(value));
+        return jr_fail(reader, key, "must be a list, is %s", json_type_name(value));
     size_t count = json_array_size(value);
     if (count < count_min || count > count_max)
         return jr_fail(reader, key, "must have %zu to %zu elements, has %zu", count_min, count_max, count);
     *out = value;
-    return found(reader);
+    return json_found(reader);
 }
 
 int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
@@ -437,9 +437,9 @@ int jr_object(struct json_reader *reader, const char *key, enum jr_need need, co
     if (!value)
         return absent(reader);
     if (!json_is_object(value))
-        return jr_fail(reader, key, "must be an object, is %s", type_name(value));
+        return jr_fail(reader, key, "must be an object, is %s", json_type_name(value));
     *out = value;
-    return found(reader);
+    return json_found(reader);
 }
 
 int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
@@ -448,7 +448,7 @@ int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const
     if (!value)
         return absent(reader);
     *out = value;
-    return found(reader);
+    return json_found(reader);
 }
 
 /* Makes a sub-reader for an object that is missing or of the wrong type. It has failed from the start, so it

@@ -21,7 +21,8 @@ static size_t text_wanted(char *out, size_t one, size_t size, void *arg)
     return taken;
 }
 
-static int progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total, curl_off_t up)
+static int mail_progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
+                         curl_off_t up)
 {
     const struct mail *mail = ((const struct mail_transfer *)arg)->mail;
     (void)down_total, (void)down, (void)up_total, (void)up;
@@ -50,7 +51,7 @@ static void transfer_set_up(CURL *curl, struct mail_transfer *transfer, const st
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)mail->connect_ms);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)mail->most_ms);
     curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, progress);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, mail_progress);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, transfer);
 }
 

@@ -117,7 +117,7 @@ static bool v6_is_public(const uint8_t address[16])
 }
 
 /* An IPv4 address, also one that is written as IPv6 (::ffff:a.b.c.d), as 16 bytes of the latter. */
-static bool bytes_of(const struct sockaddr *address, uint8_t bytes[16])
+static bool outside_bytes_of(const struct sockaddr *address, uint8_t bytes[16])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     if (address->sa_family == AF_INET6) {
@@ -138,7 +138,7 @@ static bool is_own(const uint8_t bytes[16])
     for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next)
         found = one->ifa_addr &&
                 (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6) &&
-                bytes_of(one->ifa_addr, own) && memcmp(own, bytes, sizeof(own)) == 0;
+                outside_bytes_of(one->ifa_addr, own) && memcmp(own, bytes, sizeof(own)) == 0;
     freeifaddrs(all);
     return found;
 }
@@ -147,7 +147,8 @@ bool outside_is_public(const struct sockaddr *address)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     uint8_t bytes[16];
-    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) || !bytes_of(address, bytes))
+    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) ||
+        !outside_bytes_of(address, bytes))
         return false;
     const uint32_t v4 =
         (uint32_t)bytes[12] << 24 | (uint32_t)bytes[13] << 16 | (uint32_t)bytes[14] << 8 | bytes[15];

@@ -98,7 +98,7 @@ static struct pg_work *work_create(const struct pg_step *steps, int count, struc
     return work;
 }
 
-static void sweep_arm(struct pg *pg)
+static void pg_sweep_arm(struct pg *pg)
 {
     if (!event_pending(pg->sweep, EV_TIMEOUT, NULL)) {
         struct timeval wait = {.tv_usec = SWEEP_MS * 1000};
@@ -126,7 +126,7 @@ int pg_query_with(struct pg *pg, const struct pg_step *steps, int count, uint32_
     pg_list_push(work->write ? &pg->writes : &pg->reads, work);
     pg->queued++;
     pg_pump_soon(pg);
-    sweep_arm(pg);
+    pg_sweep_arm(pg);
     return 0;
 }
 
@@ -214,7 +214,7 @@ static void sweep_run(evutil_socket_t fd, short what, void *arg)
     for (unsigned i = 0; i < pg->link_count && !pg->destroyed; i++)
         link_sweep(pg->links[i], now_ns);
     if (!pg->destroyed && pg->queued > 0)
-        sweep_arm(pg);
+        pg_sweep_arm(pg);
     pg_handler_leave(pg);
 }
 

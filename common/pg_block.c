@@ -18,7 +18,7 @@ struct pg_conn {
     struct pg_prepared prepared;
 };
 
-static void notice_ignore(void *arg, const PGresult *result)
+static void pg_block_notice_ignore(void *arg, const PGresult *result)
 {
     (void)arg;
     (void)result; /* libpq would print notices such as "relation exists, skipping" */
@@ -40,7 +40,7 @@ struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err
         pg_disconnect(conn);
         return NULL;
     }
-    PQsetNoticeReceiver(conn->conn, notice_ignore, NULL);
+    PQsetNoticeReceiver(conn->conn, pg_block_notice_ignore, NULL);
     return conn;
 }
 

@@ -159,7 +159,7 @@ static void result_failed(struct pg_link *link, const struct pg_slot *slot, PGre
 }
 
 /* Handles one result; false when the link is gone or has no group any more. */
-static bool result_take(struct pg_link *link, PGresult *result)
+static bool pg_link_result_take(struct pg_link *link, PGresult *result)
 {
     struct pg_slot *slot = link->slot_at < link->slot_count ? &link->slots[link->slot_at] : NULL;
     ExecStatusType status = PQresultStatus(result);
@@ -194,7 +194,7 @@ static void results_read(struct pg_link *link)
     while (link->group.head && !PQisBusy(link->conn)) {
         PGresult *result = PQgetResult(link->conn);
         if (result) {
-            if (!result_take(link, result))
+            if (!pg_link_result_take(link, result))
                 return;
         } else if (link->slot_at < link->slot_count) {
             link->slot_at++;
@@ -356,7 +356,7 @@ void pg_link_lost(struct pg_link *link, const struct err *why)
         pg->config.trouble(pg->config.arg, why);
 }
 
-static void notice_ignore(void *arg, const PGresult *result)
+static void pg_link_notice_ignore(void *arg, const PGresult *result)
 {
     (void)arg;
     (void)result;
@@ -368,7 +368,7 @@ static void link_ready(struct pg_link *link)
     link_events_drop(link);
     link->readable = event_new(pg->base, PQsocket(link->conn), EV_READ | EV_PERSIST, link_read, link);
     link->writable = event_new(pg->base, PQsocket(link->conn), EV_WRITE, link_write, link);
-    PQsetNoticeReceiver(link->conn, notice_ignore, NULL);
+    PQsetNoticeReceiver(link->conn, pg_link_notice_ignore, NULL);
     bool good = link->readable && link->writable && PQsetnonblocking(link->conn, 1) == 0 &&
                 event_add(link->readable, NULL) == 0;
     if (!good || (!link->listener && PQenterPipelineMode(link->conn) == 0)) {

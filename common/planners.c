@@ -81,15 +81,15 @@ void planners_fini(struct planners *planners)
     *planners = (struct planners){0};
 }
 
-static int form_read(struct json_reader *top, const struct doc_field *field, void *at)
+static int planners_form_read(struct json_reader *top, const struct doc_field *field, void *at)
 {
     (void)field;
     return planners_read(top, at);
 }
 
-static void form_fini(void *at)
+static void planners_form_fini(void *at)
 {
     planners_fini(at);
 }
 
-const struct doc_form planners_form = {.read = form_read, .fini = form_fini};
+const struct doc_form planners_form = {.read = planners_form_read, .fini = planners_form_fini};

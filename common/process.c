@@ -337,7 +337,7 @@ int process_kill_group(pid_t pid, uint64_t start_time, int signal_number, struct
 }
 
 /* Waits until the process has ended and reaps it if it is our child. */
-static bool wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
+static bool process_wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
 {
     for (;;) {
         if (waitpid(pid, NULL, WNOHANG) == pid)
@@ -368,11 +368,11 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
             close(fd);
         return -1;
     }
-    bool gone = wait_gone(pid, fd, clock_mono_ns() + (uint64_t)grace_ms * 1000000);
+    bool gone = process_wait_gone(pid, fd, clock_mono_ns() + (uint64_t)grace_ms * 1000000);
     int result = 0;
     if (!gone) {
         process_kill_group(pid, start_time, SIGKILL, err);
-        gone = wait_gone(pid, fd, clock_mono_ns() + 5000000000u);
+        gone = process_wait_gone(pid, fd, clock_mono_ns() + 5000000000u);
         result = gone ? 0 : err_set(err, ERR_TIMEOUT, "process %d lives on after SIGKILL", (int)pid);
     }
     if (fd >= 0)

@@ -15,7 +15,8 @@
 enum { DEPTH_MAX = 16, END_MS = 1000 };
 
 /* Reads everything that the program prints until it closes its output. */
-static int read_all(int fd, uint64_t deadline_ns, const char *program, struct buf *out, struct err *err)
+static int program_json_read_all(int fd, uint64_t deadline_ns, const char *program, struct buf *out,
+                                 struct err *err)
 {
     char piece[4096];
     for (;;) {
@@ -53,7 +54,7 @@ static int reap(pid_t pid, uint64_t deadline_ns, int *status, struct err *err)
     return err_set(err, ERR_TIMEOUT, "it has not ended in time");
 }
 
-static int run(const char *const *argv, uint32_t seconds, struct buf *out, struct err *err)
+static int program_json_run(const char *const *argv, uint32_t seconds, struct buf *out, struct err *err)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
     int ends[2];
@@ -71,7 +72,7 @@ static int run(const char *const *argv, uint32_t seconds, struct buf *out, struc
         struct err late;
         char text[64];
         int status = 0;
-        result = read_all(ends[0], deadline_ns, argv[0], out, err);
+        result = program_json_read_all(ends[0], deadline_ns, argv[0], out, err);
         int reaped = reap(pid, result < 0 ? 0 : deadline_ns, &status, &late);
         if (result == 0 && reaped < 0) {
             *err = late;
@@ -87,7 +88,7 @@ static int run(const char *const *argv, uint32_t seconds, struct buf *out, struc
 int program_text(const char *const *argv, uint32_t seconds, struct buf *out, struct err *err)
 {
     buf_init(out, PROGRAM_ANSWER_BYTES_MAX);
-    return run(argv, seconds, out, err);
+    return program_json_run(argv, seconds, out, err);
 }
 
 json_t *program_json(const char *const *argv, uint32_t seconds, struct err *err)
@@ -95,7 +96,7 @@ json_t *program_json(const char *const *argv, uint32_t seconds, struct err *err)
     struct buf text;
     json_t *answer = NULL;
     buf_init(&text, PROGRAM_ANSWER_BYTES_MAX);
-    if (run(argv, seconds, &text, err) == 0) {
+    if (program_json_run(argv, seconds, &text, err) == 0) {
         answer = json_parse_limited(buf_str(&text), text.size, DEPTH_MAX, err);
         if (!answer)
             err_wrap(err, "what %s prints", argv[0]);

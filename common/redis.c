@@ -217,7 +217,7 @@ static void commands_send(struct redis *redis)
     }
 }
 
-static void sweep_arm(struct redis *redis)
+static void redis_sweep_arm(struct redis *redis)
 {
     if (!event_pending(redis->sweep, EV_TIMEOUT, NULL)) {
         struct timeval wait = {.tv_usec = SWEEP_MS * 1000};
@@ -266,7 +266,7 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
     redis->count++;
     redis->bytes += command->size;
     commands_send(redis);
-    sweep_arm(redis);
+    redis_sweep_arm(redis);
     return 0;
 }
 
@@ -319,7 +319,7 @@ static void sweep_due(evutil_socket_t fd, short what, void *arg)
             connection_lost(redis, &why);
         }
         if (!redis->destroyed)
-            sweep_arm(redis);
+            redis_sweep_arm(redis);
     }
     handler_leave(redis);
 }
@@ -452,7 +452,7 @@ static void reply_arrived(struct redis *redis, const redisReply *reply)
         place_leave(redis, &err);
 }
 
-static void stream_readable(struct bufferevent *stream, void *arg)
+static void redis_stream_readable(struct bufferevent *stream, void *arg)
 {
     struct redis *redis = arg;
     handler_enter(redis);
@@ -541,7 +541,7 @@ static void stream_error(struct redis *redis, short what, struct err *why)
     }
 }
 
-static void stream_event(struct bufferevent *stream, short what, void *arg)
+static void redis_stream_event(struct bufferevent *stream, short what, void *arg)
 {
     struct redis *redis = arg;
     if (redis->stream != stream)
@@ -646,7 +646,7 @@ static void connection_start(struct redis *redis)
         return;
     }
     redis->state = STATE_CONNECTING;
-    bufferevent_setcb(redis->stream, stream_readable, NULL, stream_event, redis);
+    bufferevent_setcb(redis->stream, redis_stream_readable, NULL, redis_stream_event, redis);
     bufferevent_enable(redis->stream, EV_READ | EV_WRITE);
     timer_arm(redis, redis->connect_ms);
     struct bufferevent *stream = redis->stream;

@@ -183,7 +183,7 @@ static const char *execute(void *arg, const char *const *argv, char *const *env)
     return "execute";
 }
 
-static int start(struct running *run, struct err *err)
+static int sandbox_run_start(struct running *run, struct err *err)
 {
     static const char *const env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/",
                                       "PYTHONDONTWRITEBYTECODE=1", NULL};
@@ -230,7 +230,7 @@ static void stderr_append(struct running *run, const char *bytes, size_t size)
 }
 
 /* Reads once from a pipe and closes it at its end. */
-static int take(struct running *run, int *fd, struct buf *out, size_t *taken, struct err *err)
+static int sandbox_run_take(struct running *run, int *fd, struct buf *out, size_t *taken, struct err *err)
 {
     char bytes[65536];
     const ssize_t got = read(*fd, bytes, sizeof(bytes));
@@ -254,7 +254,7 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
 }
 
 /* Reads until the program and both pipes have ended. */
-static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, struct err *err)
+static int sandbox_run_follow(struct running *run, struct buf *out, uint64_t deadline_ns, struct err *err)
 {
     size_t taken = 0;
     while (!run->exited || run->out[0] >= 0 || run->errors[0] >= 0) {
@@ -273,9 +273,9 @@ static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, st
         }
         if (fds[3].revents != 0)
             return err_set(err, ERR_CANCELLED, "was stopped because nobody waits any more");
-        if (fds[0].revents != 0 && take(run, &run->out[0], out, &taken, err) < 0)
+        if (fds[0].revents != 0 && sandbox_run_take(run, &run->out[0], out, &taken, err) < 0)
             return -1;
-        if (fds[1].revents != 0 && take(run, &run->errors[0], NULL, &taken, err) < 0)
+        if (fds[1].revents != 0 && sandbox_run_take(run, &run->errors[0], NULL, &taken, err) < 0)
             return -1;
         if (fds[2].revents != 0)
             run->exited = waitpid(run->pid, &run->status, WNOHANG) == run->pid;
@@ -356,8 +356,8 @@ int sandbox_run(const struct sandbox_command *command, struct buf *out, struct e
     int result = words_take(run, err);
     if (result == 0) {
         readable_take(run);
-        result = input_make(run, err) < 0 || start(run, err) < 0 || follow(run, out, deadline_ns, err) < 0 ||
-                         check_end(run, err) < 0
+        result = input_make(run, err) < 0 || sandbox_run_start(run, err) < 0 ||
+                         sandbox_run_follow(run, out, deadline_ns, err) < 0 || check_end(run, err) < 0
                      ? -1
                      : 0;
     }

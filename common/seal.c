@@ -42,7 +42,7 @@ void seal_destroy(struct seal *seal)
     }
 }
 
-static bool part_add(EVP_MAC_CTX *mac, const void *bytes, size_t size)
+static bool seal_part_add(EVP_MAC_CTX *mac, const void *bytes, size_t size)
 {
     uint8_t length[8];
     for (int i = 0; i < 8; i++)
@@ -56,9 +56,10 @@ int seal_make(struct seal *seal, enum seal_direction direction, const void *body
 {
     const char *way = direction == SEAL_EVENTS ? "events" : "messages";
     size_t made = 0;
-    if (EVP_MAC_init(seal->keyed, NULL, 0, NULL) != 1 || !part_add(seal->keyed, way, strlen(way)) ||
-        !part_add(seal->keyed, seal->node, strlen(seal->node)) || !part_add(seal->keyed, body, size) ||
-        EVP_MAC_final(seal->keyed, out, &made, SEAL_SIZE) != 1 || made != SEAL_SIZE) {
+    if (EVP_MAC_init(seal->keyed, NULL, 0, NULL) != 1 || !seal_part_add(seal->keyed, way, strlen(way)) ||
+        !seal_part_add(seal->keyed, seal->node, strlen(seal->node)) ||
+        !seal_part_add(seal->keyed, body, size) || EVP_MAC_final(seal->keyed, out, &made, SEAL_SIZE) != 1 ||
+        made != SEAL_SIZE) {
         return err_set(err, ERR_INTERNAL, "OpenSSL could not make an HMAC-SHA256");
     }
     return 0;

@@ -31,7 +31,7 @@ static const char *openssl_reason(char *out, size_t size)
     return out;
 }
 
-static int fail(struct err *err, enum err_code code, const char *what)
+static int tls_fail(struct err *err, enum err_code code, const char *what)
 {
     char reason[160];
     return err_set(err, code, "%s: %s", what, openssl_reason(reason, sizeof(reason)));
@@ -61,7 +61,7 @@ static int key_print(EVP_PKEY *key, struct buf *out, struct err *err)
     BIO *bio = BIO_new(BIO_s_mem());
     int result = -1;
     if (!bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1)
-        fail(err, ERR_INTERNAL, "could not print a key");
+        tls_fail(err, ERR_INTERNAL, "could not print a key");
     else
         result = bio_to_buf(bio, out, err);
     BIO_free(bio);
@@ -73,7 +73,7 @@ static int cert_print(X509 *cert, struct buf *out, struct err *err)
     BIO *bio = BIO_new(BIO_s_mem());
     int result = -1;
     if (!bio || PEM_write_bio_X509(bio, cert) != 1)
-        fail(err, ERR_INTERNAL, "could not print a certificate");
+        tls_fail(err, ERR_INTERNAL, "could not print a certificate");
     else
         result = bio_to_buf(bio, out, err);
     BIO_free(bio);
@@ -86,7 +86,7 @@ static X509 *cert_parse(const char *pem, struct err *err)
     X509 *cert = !bio ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
     BIO_free(bio);
     if (!cert)
-        fail(err, ERR_INVALID, "no certificate in PEM");
+        tls_fail(err, ERR_INVALID, "no certificate in PEM");
     return cert;
 }
 
@@ -96,13 +96,13 @@ static X509_REQ *request_parse(const char *pem, struct err *err)
     X509_REQ *request = !bio ? NULL : PEM_read_bio_X509_REQ(bio, NULL, NULL, NULL);
     BIO_free(bio);
     if (!request) {
-        fail(err, ERR_INVALID, "no certificate request in PEM");
+        tls_fail(err, ERR_INVALID, "no certificate request in PEM");
         return NULL;
     }
     EVP_PKEY *key = X509_REQ_get0_pubkey(request);
     if (!key || X509_REQ_verify(request, key) != 1) {
         X509_REQ_free(request);
-        fail(err, ERR_INVALID, "the certificate request is not signed by its own key");
+        tls_fail(err, ERR_INVALID, "the certificate request is not signed by its own key");
         return NULL;
     }
     return request;
@@ -115,7 +115,7 @@ static int extension_add(X509 *cert, X509 *issuer, int nid, const char *value, s
     X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, nid, value);
     int good = extension && X509_add_ext(cert, extension, -1) == 1;
     X509_EXTENSION_free(extension);
-    return good ? 0 : fail(err, ERR_INTERNAL, "could not add a certificate extension");
+    return good ? 0 : tls_fail(err, ERR_INTERNAL, "could not add a certificate extension");
 }
 
 /* Makes an X509 v3 certificate with a random serial number that is valid for 'seconds' from now and, because
@@ -144,7 +144,7 @@ static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, ui
     BN_free(number);
     if (!good) {
         X509_free(cert);
-        fail(err, ERR_INTERNAL, "could not make a certificate");
+        tls_fail(err, ERR_INTERNAL, "could not make a certificate");
         return NULL;
     }
     return cert;
@@ -156,7 +156,7 @@ int tls_ca_create(const char *name, unsigned days, struct buf *cert_pem, struct 
     X509 *cert = NULL;
     EVP_PKEY *key = EVP_EC_gen("P-256");
     if (!key) {
-        fail(err, ERR_INTERNAL, "could not make a key");
+        tls_fail(err, ERR_INTERNAL, "could not make a key");
         goto out;
     }
     cert = cert_start(name, NULL, key, days * 86400, err);
@@ -166,7 +166,7 @@ int tls_ca_create(const char *name, unsigned days, struct buf *cert_pem, struct 
         goto out;
     }
     if (X509_sign(cert, key, EVP_sha256()) == 0) {
-        fail(err, ERR_INTERNAL, "could not sign the CA certificate");
+        tls_fail(err, ERR_INTERNAL, "could not sign the CA certificate");
         goto out;
     }
     result = cert_print(cert, cert_pem, err) < 0 || key_print(key, key_pem, err) < 0 ? -1 : 0;
@@ -182,7 +182,7 @@ static EVP_PKEY *key_parse(const char *pem, struct err *err)
     EVP_PKEY *key = !bio ? NULL : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
     BIO_free(bio);
     if (!key)
-        fail(err, ERR_INVALID, "no private key in PEM");
+        tls_fail(err, ERR_INVALID, "no private key in PEM");
     return key;
 }
 
@@ -204,7 +204,7 @@ int tls_request_create(const char *identity, struct buf *key_pem, struct buf *cs
                                    (const unsigned char *)identity, -1, -1, 0) != 1 ||
         X509_REQ_set_pubkey(request, key) != 1 || X509_REQ_sign(request, key, EVP_sha256()) == 0 ||
         PEM_write_bio_X509_REQ(bio, request) != 1) {
-        fail(err, ERR_INTERNAL, "could not make a certificate request");
+        tls_fail(err, ERR_INTERNAL, "could not make a certificate request");
         goto out;
     }
     result = (!given && key_print(key, key_pem, err) < 0) || bio_to_buf(bio, csr_pem, err) < 0 ? -1 : 0;
@@ -254,7 +254,7 @@ int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint
     unsigned char *der = NULL;
     int size = i2d_X509_PUBKEY(X509_REQ_get_X509_PUBKEY(request), &der);
     int result = size > 0 ? digest_sha256(der, (size_t)size, key, err)
-                          : fail(err, ERR_INVALID, "the certificate request has no public key");
+                          : tls_fail(err, ERR_INVALID, "the certificate request has no public key");
     if (result == 0)
         result = name_identity(X509_REQ_get_subject_name(request), identity, err);
     if (result == 0)
@@ -308,7 +308,7 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
     if (!ca || !(ca_key = key_parse(signer->key_pem, err)) || !(request = request_parse(csr_pem, err)))
         goto out;
     if (X509_check_private_key(ca, ca_key) != 1) {
-        fail(err, ERR_INVALID, "the CA's key is not that of its certificate");
+        tls_fail(err, ERR_INVALID, "the CA's key is not that of its certificate");
         goto out;
     }
     if (alternative_names(identity, grant->hosts, grant->host_count, &names, err) < 0)
@@ -322,7 +322,7 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
         goto out;
     }
     if (X509_sign(cert, ca_key, EVP_sha256()) == 0) {
-        fail(err, ERR_INTERNAL, "could not sign a certificate");
+        tls_fail(err, ERR_INTERNAL, "could not sign a certificate");
         goto out;
     }
     result = cert_print(cert, cert_pem, err);
@@ -411,7 +411,7 @@ int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], str
         return -1;
     int good = X509_digest(cert, EVP_sha256(), out, NULL) == 1;
     X509_free(cert);
-    return good ? 0 : fail(err, ERR_INTERNAL, "could not take a certificate's fingerprint");
+    return good ? 0 : tls_fail(err, ERR_INTERNAL, "could not take a certificate's fingerprint");
 }
 
 int tls_join_token_format(const char *secret, const uint8_t ca[TLS_FINGERPRINT_SIZE],
@@ -451,7 +451,7 @@ static int context_files(SSL_CTX *context, const struct tls_files *files, enum t
 {
     X509_STORE *store = X509_STORE_new(); /* else a CA that left the file would be trusted on */
     if (!store)
-        return fail(err, ERR_NOMEM, "could not make a TLS context");
+        return tls_fail(err, ERR_NOMEM, "could not make a TLS context");
     SSL_CTX_set_cert_store(context, store);
     if (!files->ca_file || SSL_CTX_load_verify_file(context, files->ca_file) != 1) {
         err_set(err, ERR_IO, "could not read the CA certificate \"%s\"",
@@ -486,7 +486,7 @@ static int context_send_ca(SSL_CTX *context, const char *ca_file, struct err *er
     BIO_free(bio);
     if (!ca || SSL_CTX_add1_chain_cert(context, ca) != 1) {
         X509_free(ca);
-        return fail(err, ERR_IO, "could not read the CA certificate");
+        return tls_fail(err, ERR_IO, "could not read the CA certificate");
     }
     X509_free(ca);
     return 0;
@@ -537,7 +537,7 @@ SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, s
 {
     SSL_CTX *context = SSL_CTX_new(is_client(role) ? TLS_client_method() : TLS_server_method());
     if (!context) {
-        fail(err, ERR_INTERNAL, "could not make a TLS context");
+        tls_fail(err, ERR_INTERNAL, "could not make a TLS context");
         return NULL;
     }
     SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
@@ -605,7 +605,7 @@ SSL *tls_client_create(SSL_CTX *context, const char *host, struct err *err)
 {
     SSL *ssl = SSL_new(context);
     if (!ssl) {
-        fail(err, ERR_NOMEM, "could not make a TLS connection");
+        tls_fail(err, ERR_NOMEM, "could not make a TLS connection");
         return NULL;
     }
     if (host) {
@@ -617,7 +617,7 @@ SSL *tls_client_create(SSL_CTX *context, const char *host, struct err *err)
                     : X509_VERIFY_PARAM_set1_host(param, host, 0) == 1 && SSL_set_tlsext_host_name(ssl, host);
         if (!good) {
             SSL_free(ssl);
-            fail(err, ERR_INVALID, "that host name cannot be checked");
+            tls_fail(err, ERR_INVALID, "that host name cannot be checked");
             return NULL;
         }
     }

@@ -11,7 +11,7 @@ static const char voucher_label[] = "MOTLEY VOUCHER";
 
 enum { BUNDLE_MAX = 8 }; /* certificates, and vouchers, of a file */
 
-static int fail(struct err *err, const char *what)
+static int tls_bundle_fail(struct err *err, const char *what)
 {
     ERR_clear_error();
     return err_set(err, ERR_INVALID, "%s", what);
@@ -21,7 +21,8 @@ static int pem_append(BIO *bio, struct buf *out, struct err *err)
 {
     char *text = NULL;
     const long size = BIO_get_mem_data(bio, &text);
-    return size > 0 ? buf_append(out, text, (size_t)size, err) : fail(err, "a certificate cannot be written");
+    return size > 0 ? buf_append(out, text, (size_t)size, err)
+                    : tls_bundle_fail(err, "a certificate cannot be written");
 }
 
 static X509 *cert_at(const char *pem, unsigned index)
@@ -37,7 +38,7 @@ static X509 *cert_at(const char *pem, unsigned index)
     return cert;
 }
 
-static EVP_PKEY *key_of(const struct tls_ca *signer)
+static EVP_PKEY *tls_bundle_key_of(const struct tls_ca *signer)
 {
     BIO *bio = BIO_new_mem_buf(signer->key_pem, -1);
     EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL) : NULL;
@@ -51,8 +52,9 @@ int tls_bundle_at(const char *bundle_pem, unsigned index, struct buf *cert_pem, 
     if (!cert)
         return 0;
     BIO *bio = BIO_new(BIO_s_mem());
-    int result = bio && PEM_write_bio_X509(bio, cert) == 1 ? pem_append(bio, cert_pem, err)
-                                                           : fail(err, "a certificate cannot be written");
+    int result = bio && PEM_write_bio_X509(bio, cert) == 1
+                     ? pem_append(bio, cert_pem, err)
+                     : tls_bundle_fail(err, "a certificate cannot be written");
     BIO_free(bio);
     X509_free(cert);
     return result < 0 ? -1 : 1;
@@ -63,7 +65,7 @@ int tls_vouch(const struct tls_ca *signer, const char *cert_pem, struct buf *out
     uint8_t *der = NULL, signature[256];
     size_t size = sizeof(signature);
     X509 *cert = cert_at(cert_pem, 0);
-    EVP_PKEY *key = key_of(signer);
+    EVP_PKEY *key = tls_bundle_key_of(signer);
     EVP_MD_CTX *context = EVP_MD_CTX_new();
     BIO *bio = BIO_new(BIO_s_mem());
     const int length = cert ? i2d_X509(cert, &der) : -1;
@@ -71,7 +73,7 @@ int tls_vouch(const struct tls_ca *signer, const char *cert_pem, struct buf *out
                       EVP_DigestSignInit(context, NULL, EVP_sha256(), NULL, key) == 1 &&
                       EVP_DigestSign(context, signature, &size, der, (size_t)length) == 1 &&
                       PEM_write_bio(bio, voucher_label, "", signature, (long)size) > 0;
-    int result = good ? pem_append(bio, out, err) : fail(err, "a CA cannot vouch for another one");
+    int result = good ? pem_append(bio, out, err) : tls_bundle_fail(err, "a CA cannot vouch for another one");
     BIO_free(bio);
     EVP_MD_CTX_free(context);
     EVP_PKEY_free(key);
@@ -145,7 +147,7 @@ int tls_reissue(const struct tls_ca *signer, const char *old_pem, uint32_t secon
                 struct err *err)
 {
     X509 *cert = cert_at(old_pem, 0), *ca = cert_at(signer->cert_pem, 0);
-    EVP_PKEY *key = key_of(signer);
+    EVP_PKEY *key = tls_bundle_key_of(signer);
     BIO *bio = BIO_new(BIO_s_mem());
     uint8_t serial[16] = {0};
     BIGNUM *number =
@@ -159,7 +161,8 @@ int tls_reissue(const struct tls_ca *signer, const char *old_pem, uint32_t secon
                       X509_gmtime_adj(X509_getm_notAfter(cert), (long)seconds) &&
                       X509_set_issuer_name(cert, X509_get_subject_name(ca)) == 1 &&
                       X509_sign(cert, key, EVP_sha256()) > 0 && PEM_write_bio_X509(bio, cert) == 1;
-    int result = good ? pem_append(bio, cert_pem, err) : fail(err, "a certificate cannot be signed anew");
+    int result =
+        good ? pem_append(bio, cert_pem, err) : tls_bundle_fail(err, "a certificate cannot be signed anew");
     BN_free(number);
     BIO_free(bio);
     EVP_PKEY_free(key);

@@ -15,7 +15,7 @@ struct upload_part {
     uint64_t at, end;
 };
 
-static int64_t part_read(void *arg, void *dst, size_t size, struct err *err)
+static int64_t upload_part_read(void *arg, void *dst, size_t size, struct err *err)
 {
     struct upload_part *part = arg;
     const struct upload_file *file = part->file;
@@ -47,8 +47,8 @@ static int answer_read(const struct buf *answer, uint64_t size, uint64_t *receiv
 
 /* Sends `bytes` at `offset`. Returns 1 when the server has the whole file; 0 when it has *received bytes,
  * with *busy if another request is adding to it; -1 on error. */
-static int part_send(struct http *http, const struct upload_file *file, uint64_t offset, uint64_t bytes,
-                     uint64_t *received, bool *busy, struct err *err)
+static int upload_part_send(struct http *http, const struct upload_file *file, uint64_t offset,
+                            uint64_t bytes, uint64_t *received, bool *busy, struct err *err)
 {
     char path[160];
     struct buf text;
@@ -60,7 +60,7 @@ static int part_send(struct http *http, const struct upload_file *file, uint64_t
     struct http_request request = {.method = "PUT",
                                    .path = path,
                                    .content_type = "application/octet-stream",
-                                   .upload = part_read,
+                                   .upload = upload_part_read,
                                    .upload_arg = &part,
                                    .upload_bytes = bytes,
                                    .response = &text,
@@ -94,7 +94,7 @@ int upload_in_parts(struct http *http, const struct upload_file *file, struct er
         uint64_t left = file->size - at, received = at;
         uint64_t bytes = asks ? 0 : left < PART_BYTES ? left : PART_BYTES;
         bool busy = false;
-        int result = part_send(http, file, at, bytes, &received, &busy, err);
+        int result = upload_part_send(http, file, at, bytes, &received, &busy, err);
         if (result > 0)
             return 0;
         asks = result < 0 ? !begins_anew(err, &at, &again) : busy;

@@ -81,7 +81,7 @@ static bool is_real(const char *text)
     return *text == '\0';
 }
 
-static bool is_one_of(const char *text, const char *a, const char *b, const char *c)
+static bool yaml_is_one_of(const char *text, const char *a, const char *b, const char *c)
 {
     return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
 }
@@ -95,14 +95,14 @@ static bool is_octal_or_not(const char *text)
 
 static json_t *plain_load(struct yaml_loader *loader, const char *text, size_t size, const yaml_mark_t *mark)
 {
-    if (size == 0 || strcmp(text, "~") == 0 || is_one_of(text, "null", "Null", "NULL"))
+    if (size == 0 || strcmp(text, "~") == 0 || yaml_is_one_of(text, "null", "Null", "NULL"))
         return json_null();
-    if (is_one_of(text, "true", "True", "TRUE"))
+    if (yaml_is_one_of(text, "true", "True", "TRUE"))
         return json_true();
-    if (is_one_of(text, "false", "False", "FALSE"))
+    if (yaml_is_one_of(text, "false", "False", "FALSE"))
         return json_false();
     const char *bare = text + (*text == '-' || *text == '+');
-    if (is_one_of(bare, ".inf", ".Inf", ".INF") || is_one_of(text, ".nan", ".NaN", ".NAN"))
+    if (yaml_is_one_of(bare, ".inf", ".Inf", ".INF") || yaml_is_one_of(text, ".nan", ".NaN", ".NAN"))
         return load_fail(loader, mark, "numbers must be finite");
     if (is_octal_or_not(text)) {
         return load_fail(loader, mark,
@@ -253,7 +253,7 @@ static bool event_expect(struct yaml_loader *loader, yaml_event_type_t type, yam
     return true;
 }
 
-static json_t *document_load(struct yaml_loader *loader)
+static json_t *yaml_document_load(struct yaml_loader *loader)
 {
     yaml_event_type_t found;
     if (!event_expect(loader, YAML_STREAM_START_EVENT, YAML_NO_EVENT, &found) ||
@@ -311,7 +311,7 @@ json_t *yaml_parse(const char *text, size_t size, struct err *err)
     }
     yaml_parser_set_input_string(&loader.parser, (const unsigned char *)text, size);
     yaml_parser_set_encoding(&loader.parser, YAML_UTF8_ENCODING);
-    json_t *value = document_load(&loader);
+    json_t *value = yaml_document_load(&loader);
     yaml_parser_delete(&loader.parser);
     return value;
 }

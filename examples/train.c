@@ -51,7 +51,7 @@ static int row_append(struct rows_file *rows, const json_t *row, struct err *err
     return 0;
 }
 
-static int rows_read(const char *path, struct rows_file *rows, struct err *err)
+static int train_rows_read(const char *path, struct rows_file *rows, struct err *err)
 {
     json_error_t why;
     FILE *file = fopen(path, "r");
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
     struct device_options device_options = {.kind = "cpu", .name = "cpu0", .threads = 1};
     struct stage_options options = {
         .mode = STAGE_TRAIN, .full = true, .seed = 1, .micro_batches_in_flight = 1};
-    int status = batch_rows > 0 ? rows_read(argv[2], &rows, &err)
+    int status = batch_rows > 0 ? train_rows_read(argv[2], &rows, &err)
                                 : err_set(&err, ERR_INVALID, "BATCH_ROWS must be 1 or more");
     if (status == 0)
         status = device_open(&device_options, &device, &err);

@@ -31,7 +31,7 @@ static const char *first_set(const char *const *names)
 }
 
 /* Writes a folder that a variable names, with "~/" read as the home. */
-static int folder_of(const char *value, char *out, struct err *err)
+static int cache_folder_of(const char *value, char *out, struct err *err)
 {
     const char *home = getenv("HOME");
     return value[0] == '~' && value[1] == '/' && home
@@ -43,7 +43,7 @@ static int read_home(char *home, struct err *err)
 {
     const char *named = getenv("HF_HOME"), *caches = getenv("XDG_CACHE_HOME"), *user = getenv("HOME");
     if (named && *named)
-        return folder_of(named, home, err);
+        return cache_folder_of(named, home, err);
     if (caches && *caches)
         return file_path(home, HUB_PATH_BYTES, err, "%s/huggingface", caches);
     return user && *user ? file_path(home, HUB_PATH_BYTES, err, "%s/.cache/huggingface", user)
@@ -62,7 +62,7 @@ static int read_token(const char *home, struct hub_place *place, struct err *err
     int result = 0;
     snprintf(place->token_from, sizeof(place->token_from), "HF_TOKEN");
     if (!value) {
-        result = file && *file ? folder_of(file, place->token_from, err)
+        result = file && *file ? cache_folder_of(file, place->token_from, err)
                                : file_path(place->token_from, HUB_PATH_BYTES, err, "%s/token", home);
         value = result == 0 && file_read_all(place->token_from, TOKEN_FILE_BYTES_MAX, &text, &none) == 0
                     ? buf_str(&text)
@@ -104,7 +104,7 @@ int hub_place_read(struct hub_place *place, struct err *err)
     if (ca_file && file_path(place->ca_file, sizeof(place->ca_file), err, "%s", ca_file) < 0)
         return -1;
     return read_home(home, err) < 0 ||
-                   (cache ? folder_of(cache, place->cache, err)
+                   (cache ? cache_folder_of(cache, place->cache, err)
                           : file_path(place->cache, sizeof(place->cache), err, "%s/hub", home)) < 0
                ? -1
                : read_token(home, place, err);
@@ -234,14 +234,14 @@ static bool has(const char *folder, const char *name)
     return file_path(path, sizeof(path), &none, "%s/%s", folder, name) == 0 && file_exists(path);
 }
 
-static bool ends_with(const char *name, const char *end)
+static bool cache_ends_with(const char *name, const char *end)
 {
     const size_t size = strlen(name), tail = strlen(end);
     return size > tail && strcmp(name + size - tail, end) == 0;
 }
 
 /* Whether a snapshot has all that the part needs, as far as its files tell. */
-static bool is_complete(const char *snapshot, enum hub_part part)
+static bool cache_is_complete(const char *snapshot, enum hub_part part)
 {
     struct model_source *source;
     struct err none = {0};
@@ -253,8 +253,8 @@ static bool is_complete(const char *snapshot, enum hub_part part)
     if (model_source_open_local(snapshot, &source, &none) < 0)
         return false;
     for (uint32_t i = 0; i < model_source_file_count(source); i++) {
-        weights |= ends_with(model_source_file(source, i)->name, ".safetensors");
-        packed |= ends_with(model_source_file(source, i)->name, ".gguf");
+        weights |= cache_ends_with(model_source_file(source, i)->name, ".safetensors");
+        packed |= cache_ends_with(model_source_file(source, i)->name, ".gguf");
     }
     model_source_close(source);
     return packed || (described && weights);
@@ -273,7 +273,8 @@ int hub_find(const struct hub_place *place, const struct hub_name *name, enum hu
         file_path(found->path, sizeof(found->path), err, "%s%s%s", snapshot, *name->file ? "/" : "",
                   name->file) < 0)
         return -1;
-    if (known && (*name->file ? file_exists(found->path) : !name->dataset && is_complete(snapshot, part)))
+    if (known &&
+        (*name->file ? file_exists(found->path) : !name->dataset && cache_is_complete(snapshot, part)))
         return 0;
     return err_set(err, ERR_NOT_FOUND, "%s@%s is not in the cache %s, or not all of it", name->id,
                    name->revision, place->cache);

@@ -62,13 +62,13 @@ struct hub_session {
     uint64_t done; /* bytes of wanted files that are there */
 };
 
-static bool is_stopped(const void *arg)
+static bool hub_is_stopped(const void *arg)
 {
     const struct hub_session *fetch = arg;
     return fetch->watch->stopped && fetch->watch->stopped(fetch->watch->arg);
 }
 
-static void note(const struct hub_session *fetch, const char *sentence)
+static void fetch_note(const struct hub_session *fetch, const char *sentence)
 {
     if (fetch->watch->note)
         fetch->watch->note(fetch->watch->arg, sentence);
@@ -87,10 +87,10 @@ static int wait_as_told(struct hub_session *fetch, uint32_t seconds, struct err 
             *fetch->place->token ? "" : ", or set HF_TOKEN, with which one may ask more often");
     snprintf(sentence, sizeof(sentence), "the Hub was asked too often (429): waiting the %u s that it wants",
              seconds);
-    note(fetch, sentence);
+    fetch_note(fetch, sentence);
     fetch->waited_s += seconds;
     for (uint32_t tenth = 0; tenth < seconds * 10; tenth++) {
-        if (is_stopped(fetch))
+        if (hub_is_stopped(fetch))
             return err_set(err, ERR_CANCELLED, "stopped while waiting for the Hub");
         nanosleep(&(struct timespec){.tv_nsec = 100000000L}, NULL);
     }
@@ -117,7 +117,7 @@ static int ask_again(struct hub_session *fetch, const struct http_answer *answer
 
 /* ---- the list of files ---- */
 
-static int take_file(struct hub_session *fetch, const json_t *item, struct err *err)
+static int fetch_take_file(struct hub_session *fetch, const json_t *item, struct err *err)
 {
     const char *path = json_string_value(json_object_get(item, "rfilename"));
     const json_t *lfs = json_object_get(item, "lfs");
@@ -157,7 +157,7 @@ static int take_list(struct hub_session *fetch, const json_t *document, struct e
     if (id && strcmp(id, fetch->name->id) != 0) {
         char sentence[HUB_ID_BYTES * 2 + 64];
         snprintf(sentence, sizeof(sentence), "%s is called %.*s by now", fetch->name->id, HUB_ID_BYTES, id);
-        note(fetch, sentence);
+        fetch_note(fetch, sentence);
     }
     fetch->files = calloc(count + 1, sizeof(*fetch->files));
     fetch->wanted = calloc(count + 1, sizeof(*fetch->wanted));
@@ -165,7 +165,7 @@ static int take_list(struct hub_session *fetch, const json_t *document, struct e
     if (!fetch->files || !fetch->wanted || !fetch->there)
         return err_set(err, ERR_NOMEM, "no memory for a list of files");
     json_array_foreach (list, index, item)
-        if (take_file(fetch, item, err) < 0)
+        if (fetch_take_file(fetch, item, err) < 0)
             return -1;
     return file_path(fetch->snapshot, sizeof(fetch->snapshot), err, "%s/snapshots/%s", fetch->folder, commit);
 }
@@ -183,7 +183,7 @@ static int ask_list(struct hub_session *fetch, struct err *err)
                                    .path = path,
                                    .response = &text,
                                    .timeout_ms = LIST_MS,
-                                   .stopped = is_stopped,
+                                   .stopped = hub_is_stopped,
                                    .stopped_arg = fetch};
     int result;
     while ((result = http_perform(fetch->http, &request, &answer, err)) < 0 &&
@@ -221,7 +221,7 @@ static int part_arrived(void *arg, const void *data, size_t size, struct err *er
 {
     struct hub_partial *part = arg;
     struct hub_session *fetch = part->fetch;
-    if (is_stopped(fetch))
+    if (hub_is_stopped(fetch))
         return err_set(err, ERR_CANCELLED, "stopped; what came of %s is kept", part->file->path);
     if (file_pwrite_all(part->fd, data, size, part->have, part->path, err) < 0)
         return -1;
@@ -264,7 +264,7 @@ static int file_route(const struct hub_session *fetch, const char *file, struct 
 }
 
 /* Fetches what the part lacks. */
-static int part_fill(struct hub_partial *part, struct err *err)
+static int fetch_part_fill(struct hub_partial *part, struct err *err)
 {
     struct buf route = {.limit = 16384};
     struct http_answer answer;
@@ -278,7 +278,7 @@ static int part_fill(struct hub_partial *part, struct err *err)
                                        .sink_arg = part,
                                        .timeout_ms = UINT32_MAX,
                                        .idle_ms = IDLE_MS,
-                                       .stopped = is_stopped,
+                                       .stopped = hub_is_stopped,
                                        .stopped_arg = part->fetch};
         const uint64_t before = part->have;
         result = http_perform(part->fetch->http, &request, &answer, err);
@@ -291,7 +291,7 @@ static int part_fill(struct hub_partial *part, struct err *err)
     return result;
 }
 
-static int etag_of(const struct hub_partial *part, char etag[DIGEST_HEX_SIZE], struct err *err)
+static int fetch_etag_of(const struct hub_partial *part, char etag[DIGEST_HEX_SIZE], struct err *err)
 {
     if (strlen(part->file->etag) == 64)
         return file_sha256_hex(part->path, etag, NULL, err);
@@ -310,11 +310,11 @@ static int part_take(struct hub_partial *part, struct err *err)
     char etag[DIGEST_HEX_SIZE];
     bool resumed = part->have > 0;
     for (;;) {
-        if (part_fill(part, err) < 0)
+        if (fetch_part_fill(part, err) < 0)
             return -1;
         if (fsync(part->fd) < 0)
             return err_errno(err, ERR_IO, errno, "could not write \"%s\"", part->path);
-        if (etag_of(part, etag, err) < 0)
+        if (fetch_etag_of(part, etag, err) < 0)
             return -1;
         if (strcmp(etag, part->file->etag) == 0)
             return 0;
@@ -432,7 +432,7 @@ static bool is_weights(const char *path)
 
 /* By a tokenizer hub_find() sees that a description is whole, and by weights that a model is: they come last.
  */
-static int turn_of(const char *path)
+static int fetch_turn_of(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     return is_weights(path) ? 2 : strcmp(name, "tokenizer.json") == 0 || strcmp(name, "tokenizer.model") == 0;
@@ -458,7 +458,7 @@ static int fetch_wanted(struct hub_session *fetch, struct err *err)
         return -1;
     for (int turn = 0; turn < TURNS; turn++)
         for (size_t i = 0; i < fetch->file_count; i++) {
-            if (!fetch->wanted[i] || fetch->there[i] || turn_of(fetch->files[i].path) != turn)
+            if (!fetch->wanted[i] || fetch->there[i] || fetch_turn_of(fetch->files[i].path) != turn)
                 continue;
             if (fetch_file(fetch, &fetch->files[i], err) < 0)
                 return -1;
@@ -577,7 +577,7 @@ int hub_fetch(const struct hub_place *place, const struct hub_name *name, enum h
                                                     .web = true},
                              err);
     fetch.retry = (struct retry){
-        .patience_ns = (uint64_t)FIRST_PATIENCE_S * 1000000000u, .stopped = is_stopped, .arg = &fetch};
+        .patience_ns = (uint64_t)FIRST_PATIENCE_S * 1000000000u, .stopped = hub_is_stopped, .arg = &fetch};
     retry_moved(&fetch.retry);
     snprintf(fetch.file, sizeof(fetch.file), "%s", name->file);
     int result = fetch.http && ask_list(&fetch, err) == 0 ? 0 : -1;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-static bool ends_with(const char *path, const char *end)
+static bool rows_file_ends_with(const char *path, const char *end)
 {
     const size_t size = strlen(path), tail = strlen(end);
     return size > tail && strcasecmp(path + size - tail, end) == 0;
@@ -20,7 +20,7 @@ static bool is_rows(const char *path)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     bool rows = false;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
-        rows |= ends_with(path, ends[i]);
+        rows |= rows_file_ends_with(path, ends[i]);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         rows &= strcmp(name, others[i]) != 0;
     return rows && name[0] != '.';
@@ -49,7 +49,7 @@ int rows_file_choose(const char *id, const char *const *paths, size_t count, enu
         if (count_named(paths, count, *word, file) == 1)
             return 0;
     for (size_t i = 0; i < count; i++) {
-        parquet |= ends_with(paths[i], ".parquet");
+        parquet |= rows_file_ends_with(paths[i], ".parquet");
         if (is_rows(paths[i]) && strlen(some) + strlen(paths[i]) + 3 < sizeof(some))
             snprintf(some + strlen(some), sizeof(some) - strlen(some), "%s%s", *some ? ", " : "", paths[i]);
     }

@@ -38,14 +38,14 @@ struct work {
     struct err *err;
 };
 
-static void say(const struct work *w, const char *what)
+static void backup_say(const struct work *w, const char *what)
 {
     if (w->given->progress)
         w->given->progress(w->given->progress_arg, what);
 }
 
 /* Whether a folder has no entries; also true when it does not exist. */
-static bool is_empty(const char *path)
+static bool backup_is_empty(const char *path)
 {
     DIR *folder = opendir(path);
     bool empty = folder || errno == ENOENT;
@@ -199,7 +199,7 @@ static int backup_fill(struct work *w, struct err *err)
         snprintf(config, sizeof(config), "%s", given->config);
     else if (home_open(w, config, err) < 0)
         return -1;
-    say(w, "copying the database and the files that it names");
+    backup_say(w, "copying the database and the files that it names");
     if (api_run(w, config, "--backup", err) < 0)
         return -1;
     if (file_path(path, sizeof(path), err, "%s/home", given->folder) < 0)
@@ -249,7 +249,7 @@ json_t *local_backup(const struct local_backup *backup, struct err *err)
     struct work w = {.given = backup, .lock = -1};
     struct err why;
     char path[LOCAL_HOME_BYTES];
-    if (!is_empty(backup->folder)) {
+    if (!backup_is_empty(backup->folder)) {
         err_set(err, ERR_CONFLICT, "\"%s\" is not an empty folder: give a new one for each backup",
                 backup->folder);
         return NULL;
@@ -266,7 +266,7 @@ json_t *local_backup(const struct local_backup *backup, struct err *err)
         status = file_path(path, sizeof(path), err, "%s/backup.json", backup->folder);
     json_t *answer = status == 0 ? document_load(path, DOCUMENT_BYTES, err) : NULL;
     if (answer) {
-        say(&w, "reading it back for the sums of all files");
+        backup_say(&w, "reading it back for the sums of all files");
         json_t *list = json_pack("{s:s, s:O}", "of", backup->config ? "server" : "home", "database", answer);
         status = list ? manifest_write(backup->folder, list, err)
                       : err_set(err, ERR_NOMEM, "no memory for a list");
@@ -337,7 +337,7 @@ static int home_fill(struct work *w, const struct stat *owner, struct err *err)
         (file_path(path, sizeof(path), err, "%s/pg", w->home) < 0 || file_mkdirs(path, 0700, err) < 0 ||
          home_give(w->home, owner->st_uid, owner->st_gid, err) < 0))
         return -1;
-    say(w, "filling a new database and the folder of files");
+    backup_say(w, "filling a new database and the folder of files");
     if (home_database(w, err) < 0 || server_end(w, err) < 0)
         return -1;
     return other ? home_give(w->home, owner->st_uid, owner->st_gid, err) : 0;
@@ -367,7 +367,7 @@ static int home_restore(struct work *w, struct err *err)
     struct err ignored;
     if (local_is_up(home))
         return err_set(err, ERR_CONFLICT, "\"%s\" is up: restore into a home that is missing or empty", home);
-    if (!is_empty(home))
+    if (!backup_is_empty(home))
         return err_set(err, ERR_CONFLICT, "\"%s\" is not empty: restore into a home that is missing or empty",
                        home);
     const mode_t mode = geteuid() == 0 ? 0711 : 0700;
@@ -385,7 +385,7 @@ static int home_restore(struct work *w, struct err *err)
 json_t *local_restore(const struct local_backup *backup, struct err *err)
 {
     struct work w = {.given = backup, .lock = -1};
-    say(&w, "checking the sums of all files");
+    backup_say(&w, "checking the sums of all files");
     json_t *list = manifest_check(backup->folder, err);
     if (!list)
         return NULL;

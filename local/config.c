@@ -15,7 +15,7 @@ static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", "pa
 static const char *const device_isas[] = {"native", "amx",    "avx512-bf16", "avx512", "avx2",
                                           "sse42",  "warp32", "warp64",      NULL};
 
-static bool is_loopback(const char *host)
+static bool config_is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
@@ -193,7 +193,7 @@ static int listen_read(struct json_reader *r, const struct doc_field *field, voi
         size -= size > 1 ? 2 : 1;
     }
     snprintf(config->host, sizeof(config->host), "%.*s", (int)size, text);
-    config->tls = !is_loopback(config->host);
+    config->tls = !config_is_loopback(config->host);
     return config->host[0] != '\0' ? 1 : jr_fail(r, field->key, "there is no host in it");
 }
 
@@ -219,7 +219,7 @@ static void config_check(struct json_reader *r, void *all)
         jr_fail(r, "advertise",
                 "%s is every address of this machine: give the name or address by which others reach it",
                 config->advertise);
-    if (!config->tls && !is_loopback(config->host))
+    if (!config->tls && !config_is_loopback(config->host))
         jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
     for (uint32_t i = 1; i < config->agent_count; i++)
         if (agent_known(config, config->listed[i].name, i))

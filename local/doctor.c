@@ -43,7 +43,7 @@ static void services_look(const char *home, json_t *faults)
     json_decref(state);
 }
 
-static void certificate_look(const char *home, const char *name, const char *cure, json_t *faults)
+static void local_certificate_look(const char *home, const char *name, const char *cure, json_t *faults)
 {
     char path[HOME_PATH_BYTES], identity[TLS_IDENTITY_SIZE], ends[32];
     struct err err;
@@ -81,9 +81,9 @@ json_t *local_doctor(const char *home_given, struct err *err)
             why.text);
     if (postgres_find(home, &postgres, &why) < 0)
         fault_add(faults, "%s", why.text);
-    certificate_look(home, "server",
-                     "remove it and server.host while the home is down, and motley up makes a new one",
-                     faults);
+    local_certificate_look(home, "server",
+                           "remove it and server.host while the home is down, and motley up makes a new one",
+                           faults);
     services_look(home, faults);
     return faults;
 }

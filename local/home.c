@@ -67,7 +67,7 @@ int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
 }
 
 /* Whether the path can be used in socket names and in the files and command lines of PostgreSQL and Redis. */
-static bool is_plain(const char *path)
+static bool home_is_plain(const char *path)
 {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@,~";
     return strlen(path) <= PLACE_PLAIN_BYTES && strspn(path, good) == strlen(path);
@@ -100,7 +100,7 @@ static int links_make(char out[HOME_PLACE_BYTES], bool make, struct err *err)
 
 int home_place(const char *home, bool make, char place[HOME_PLACE_BYTES], struct err *err)
 {
-    if (is_plain(home)) {
+    if (home_is_plain(home)) {
         snprintf(place, HOME_PLACE_BYTES, "%s", home);
         return 0;
     }
@@ -181,7 +181,8 @@ static int pair_write(const char *home, const char *name, const struct buf *cert
     return file_write_atomic(path, cert->data, cert->size, 0644, err);
 }
 
-static int pair_read(const char *home, const char *name, struct buf *cert, struct buf *key, struct err *err)
+static int home_pair_read(const char *home, const char *name, struct buf *cert, struct buf *key,
+                          struct err *err)
 {
     char path[HOME_PATH_BYTES];
     if (file_path(path, sizeof(path), err, "%s/ca/%s.crt", home, name) < 0 ||
@@ -240,7 +241,7 @@ int home_certificates(const char *home, const char *host, struct err *err)
     struct buf key = {.limit = PEM_BYTES_MAX};
     int status = file_path(path, sizeof(path), err, "%s/ca/ca.crt", home);
     if (status == 0 && file_exists(path)) {
-        status = pair_read(home, "ca", &cert, &key, err);
+        status = home_pair_read(home, "ca", &cert, &key, err);
     } else if (status == 0) {
         char name[48];
         char random[17];

@@ -97,7 +97,7 @@ struct remains_list {
     } items[REMAINS_MAX];
 };
 
-static void remember(void *arg, const struct remains_process *process)
+static void remains_remember(void *arg, const struct remains_process *process)
 {
     struct remains_list *list = arg;
     if (list->count < REMAINS_MAX) {
@@ -122,7 +122,7 @@ static size_t living(const struct remains_list *list, int signal_number, pid_t *
     return count;
 }
 
-static size_t wait_gone(const struct remains_list *list, int ms, pid_t *one)
+static size_t remains_wait_gone(const struct remains_list *list, int ms, pid_t *one)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)ms * 1000000u;
     size_t left;
@@ -137,12 +137,12 @@ int remains_stop(const char *home, const char *program, struct err *err)
     if (!list)
         return err_set(err, ERR_NOMEM, "out of memory for a list of processes");
     pid_t one = 0;
-    remains_each(home, program, remember, list);
+    remains_each(home, program, remains_remember, list);
     living(list, SIGTERM, &one);
-    size_t left = wait_gone(list, GRACE_MS, &one);
+    size_t left = remains_wait_gone(list, GRACE_MS, &one);
     if (left > 0) {
         living(list, SIGKILL, &one);
-        left = wait_gone(list, KILL_MS, &one);
+        left = remains_wait_gone(list, KILL_MS, &one);
     }
     free(list);
     return left == 0 ? 0

@@ -73,7 +73,7 @@ static int service_add(const struct making *m, json_t *service)
 }
 
 /* The path of one of our own programs as a JSON text, new. */
-static json_t *program_json(const struct making *m, const char *name)
+static json_t *services_program_json(const struct making *m, const char *name)
 {
     char path[HOME_PATH_BYTES];
     if (process_sibling(name, path, sizeof(path), m->err) < 0)
@@ -192,7 +192,7 @@ static int api_add(struct making *m)
         "unix_socket", m->config->unix_socket);
     if (document_write(m, "run/api.yaml", document) < 0)
         return -1;
-    json_t *program = program_json(m, "motley-api");
+    json_t *program = services_program_json(m, "motley-api");
     json_t *config = path_json(m, "run/api.yaml");
     if (!program) {
         json_decref(config);
@@ -212,7 +212,7 @@ static int signer_add(const struct making *m)
 {
     char lifetime[32];
     snprintf(lifetime, sizeof(lifetime), "%.0fs", m->config->certificate_seconds);
-    json_t *program = program_json(m, "motley-signer");
+    json_t *program = services_program_json(m, "motley-signer");
     if (!program)
         return -1;
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,o,s,o,s,o,s,s], s:i}", "role", "signer", "name",
@@ -233,7 +233,7 @@ static int scheduler_add(const struct making *m, unsigned number)
                                  m->config->sharing, "leader_file", path_json(m, "run/%s.leader", name));
     if (document_write(m, file, document) < 0)
         return -1;
-    json_t *program = program_json(m, "motley-scheduler");
+    json_t *program = services_program_json(m, "motley-scheduler");
     if (!program)
         return -1;
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,o], s:i, s:o}", "role", "scheduler", "name", name,
@@ -257,7 +257,7 @@ static int agent_add(const struct making *m, const json_t *agent)
         json_object_set_new(document, "private", json_string(m->home));
     if (document_write(m, file, document) < 0)
         return -1;
-    json_t *program = program_json(m, "motley-agent");
+    json_t *program = services_program_json(m, "motley-agent");
     if (!program)
         return -1;
     const double grace_s = json_number_value(json_object_get(agent, "grace"));
@@ -272,7 +272,7 @@ static int agent_add(const struct making *m, const json_t *agent)
 /* Offers agents their join tokens, whenever one waits for its own. */
 static int join_add(const struct making *m)
 {
-    json_t *program = program_json(m, "motley-supervisor");
+    json_t *program = services_program_json(m, "motley-supervisor");
     if (!program)
         return -1;
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,s], s:i, s:b}", "role", "helper", "name", "join",

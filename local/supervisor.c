@@ -67,12 +67,12 @@ struct supervisor {
     uint64_t housekeeping_ns;
 };
 
-static const char *text_of(const struct service *s, const char *key)
+static const char *supervisor_text_of(const struct service *s, const char *key)
 {
     return json_string_value(json_object_get(s->entry, key));
 }
 
-static int64_t number_of(const struct service *s, const char *key, int64_t otherwise)
+static int64_t supervisor_number_of(const struct service *s, const char *key, int64_t otherwise)
 {
     const json_t *value = json_object_get(s->entry, key);
     return json_is_integer(value) ? json_integer_value(value) : otherwise;
@@ -89,19 +89,20 @@ static bool is_join(const struct service *s)
     return strcmp(s->role, "helper") == 0;
 }
 
-static void state_write(const struct supervisor *v)
+static void supervisor_state_write(const struct supervisor *v)
 {
     char path[HOME_PATH_BYTES];
     struct err err;
     json_t *list = json_array();
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
-        const char *address = text_of(s, "address");
+        const char *address = supervisor_text_of(s, "address");
         json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:s?, s:s?, s:I, s:b, s:b, s:i}", "role",
                                               s->role, "name", s->name, "pid", (json_int_t)s->pid, "start",
                                               (json_int_t)s->process_start, "address", address, "leader_file",
-                                              text_of(s, "leader_file"), "restarts", (json_int_t)s->restarts,
-                                              "once", is_once(s), "done", s->done, "status", s->last_status));
+                                              supervisor_text_of(s, "leader_file"), "restarts",
+                                              (json_int_t)s->restarts, "once", is_once(s), "done", s->done,
+                                              "status", s->last_status));
     }
     json_t *state = json_pack("{s:s, s:I, s:I, s:o}", "home", v->home, "pid", (json_int_t)getpid(), "start",
                               (json_int_t)process_start_time(getpid()), "services", list);
@@ -116,7 +117,7 @@ static bool agent_waits(const struct supervisor *v)
 {
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
-        if (s->pid == 0 && text_of(s, "join_file") && agent_needs_token(v->home, s->name))
+        if (s->pid == 0 && supervisor_text_of(s, "join_file") && agent_needs_token(v->home, s->name))
             return true;
     }
     return false;
@@ -128,16 +129,16 @@ static bool may_start(const struct supervisor *v, const struct service *s, uint6
 {
     if (s->pid != 0 || now < s->next_start_ns || (is_join(s) ? !agent_waits(v) : s->done))
         return false;
-    const int64_t phase = number_of(s, "phase", 0);
+    const int64_t phase = supervisor_number_of(s, "phase", 0);
     for (size_t i = 0; i < v->count; i++) {
         const struct service *other = &v->services[i];
-        if (number_of(other, "phase", 0) >= phase)
+        if (supervisor_number_of(other, "phase", 0) >= phase)
             continue;
         if (is_once(other) ? !other->done : other->pid == 0 && phase == 1)
             return false;
     }
-    const char *join = text_of(s, "join_file");
-    return !join || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
+    const char *join = supervisor_text_of(s, "join_file");
+    return !join || file_exists(supervisor_text_of(s, "enrolled_file")) || file_exists(join);
 }
 
 /* Makes the command line. An agent that is not enrolled reads its join token, which can be used once, from
@@ -149,9 +150,9 @@ static int arguments_make(const struct service *s, const char **argv)
     size_t count = 0;
     for (size_t i = 0; i < json_array_size(list) && count < ARGUMENTS_MAX - 3; i++)
         argv[count++] = json_string_value(json_array_get(list, i));
-    const char *join = text_of(s, "join_file");
+    const char *join = supervisor_text_of(s, "join_file");
     int token = -1;
-    if (join && !file_exists(text_of(s, "enrolled_file")))
+    if (join && !file_exists(supervisor_text_of(s, "enrolled_file")))
         token = open(join, O_RDONLY | O_CLOEXEC);
     if (token >= 0) {
         argv[count++] = "--join-file";
@@ -181,10 +182,10 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
     snprintf(log, sizeof(log), "%s/logs/%s%s.log", v->home, strcmp(s->role, "agent") == 0 ? "agent-" : "",
              s->name);
     if (strcmp(s->role, "postgres") == 0) {
-        postgres_clear_stale(text_of(s, "dir"));
+        postgres_clear_stale(supervisor_text_of(s, "dir"));
     } else if (strcmp(s->role, "redis") == 0) {
         /* The folder may have been removed. An error is ignored, because Redis reports a missing folder. */
-        file_mkdirs(text_of(s, "dir"), 0700, &err);
+        file_mkdirs(supervisor_text_of(s, "dir"), 0700, &err);
     }
     const int token = arguments_make(s, argv);
     const struct process_options options = {.argv = argv,
@@ -192,8 +193,8 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
                                             .stdout_path = log,
                                             .stderr_path = log,
                                             .stdio_fd = {token, 0, 0},
-                                            .uid = (uid_t)number_of(s, "uid", 0),
-                                            .gid = (gid_t)number_of(s, "gid", 0),
+                                            .uid = (uid_t)supervisor_number_of(s, "uid", 0),
+                                            .gid = (gid_t)supervisor_number_of(s, "gid", 0),
                                             .own_group = true};
     s->started_ns = now;
     if (process_spawn(&options, &s->pid, &err) < 0) {
@@ -208,7 +209,7 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
     }
     if (token >= 0)
         close(token);
-    state_write(v);
+    supervisor_state_write(v);
 }
 
 static void service_ended(struct supervisor *v, struct service *s, int status, uint64_t now)
@@ -222,7 +223,7 @@ static void service_ended(struct supervisor *v, struct service *s, int status, u
     s->done = is_once(s) && status == 0;
     s->restarts += !s->done && !v->stopping;
     backoff_grow(s, now);
-    state_write(v);
+    supervisor_state_write(v);
 }
 
 static void children_reap(struct supervisor *v)
@@ -279,10 +280,11 @@ static void role_stop(struct supervisor *v, const char *role)
     struct err err;
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
-        const int64_t own_ms = strcmp(s->role, role) == 0 ? number_of(s, "stop_ms", 0) : 0;
+        const int64_t own_ms = strcmp(s->role, role) == 0 ? supervisor_number_of(s, "stop_ms", 0) : 0;
         wait_ms = own_ms > wait_ms ? own_ms : wait_ms;
         if (s->pid != 0 && strcmp(s->role, role) == 0)
-            process_signal(s->pid, s->process_start, (int)number_of(s, "stop_signal", SIGTERM), &err);
+            process_signal(s->pid, s->process_start, (int)supervisor_number_of(s, "stop_signal", SIGTERM),
+                           &err);
     }
     const uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
     for (size_t i = 0; i < v->count; i++) {
@@ -322,8 +324,8 @@ static int services_load(struct supervisor *v, struct err *err)
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
         s->entry = json_array_get(v->list, i);
-        s->role = text_of(s, "role");
-        s->name = text_of(s, "name");
+        s->role = supervisor_text_of(s, "role");
+        s->name = supervisor_text_of(s, "name");
         if (!s->role || !s->name || json_array_size(json_object_get(s->entry, "argv")) == 0)
             return err_set(err, ERR_CORRUPT, "%s: entry %zu is no service", path, i);
     }
@@ -331,7 +333,7 @@ static int services_load(struct supervisor *v, struct err *err)
 }
 
 /* Runs the services until SIGTERM or SIGINT. */
-static void watch(struct supervisor *v, int signals)
+static void supervisor_watch(struct supervisor *v, int signals)
 {
     while (!v->stopping) {
         struct pollfd wait = {.fd = signals, .events = POLLIN};
@@ -368,7 +370,7 @@ static int signals_open(struct err *err)
 
 /* Locks the folder in /tmp that has the link to the home, if there is one: programs that clean /tmp by age
  * leave locked folders alone (systemd-tmpfiles). Returns the descriptor, or -1. */
-static int links_hold(const char *home, const char *real)
+static int supervisor_links_hold(const char *home, const char *real)
 {
     char folder[HOME_PATH_BYTES];
     const char *slash = strrchr(home, '/');
@@ -391,12 +393,12 @@ int local_supervise(const char *home, struct err *err)
     const int lock = file_lock(path, err);
     if (lock < 0)
         return -1;
-    const int links = links_hold(home, v.real);
+    const int links = supervisor_links_hold(home, v.real);
     int status = -1;
     const int signals = signals_open(err);
     if (signals >= 0 && services_load(&v, err) == 0) {
-        state_write(&v);
-        watch(&v, signals);
+        supervisor_state_write(&v);
+        supervisor_watch(&v, signals);
         stop_all(&v);
         snprintf(path, sizeof(path), "%s/run/state.json", home);
         unlink(path);

@@ -52,9 +52,9 @@ struct coming_up {
     struct err *err;
 };
 
-static void say(const struct coming_up *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void up_say(const struct coming_up *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(const struct coming_up *u, const char *fmt, ...)
+static void up_say(const struct coming_up *u, const char *fmt, ...)
 {
     char text[256];
     va_list args;
@@ -66,7 +66,7 @@ static void say(const struct coming_up *u, const char *fmt, ...)
 }
 
 /* Reads the configuration: the given file, the home's last one, or the default. */
-static json_t *config_document(const struct coming_up *u)
+static json_t *up_config_document(const struct coming_up *u)
 {
     char stored[HOME_PATH_BYTES];
     snprintf(stored, sizeof(stored), "%s/run/up.json", u->home);
@@ -78,7 +78,7 @@ static json_t *config_document(const struct coming_up *u)
 
 static int config_load(struct coming_up *u)
 {
-    json_t *document = config_document(u);
+    json_t *document = up_config_document(u);
     if (!document)
         return -1;
     int status = local_config_parse(document, &u->config, u->err);
@@ -149,12 +149,12 @@ static void agents_rejoin(const struct coming_up *u, const char *redis)
         agent_redis(u, name, known);
         snprintf(path, sizeof(path), "%s/agents/%s/agent.json", u->home, name);
         if (known[0] != '\0' && strcmp(known, redis) != 0 && unlink(path) == 0)
-            say(u, "agent %s knew another Redis, %.160s: it joins again", name, known);
+            up_say(u, "agent %s knew another Redis, %.160s: it joins again", name, known);
     }
 }
 
 /* Makes folders, secrets, certificates, the database cluster and every daemon's file. */
-static int prepare(struct coming_up *u)
+static int up_prepare(struct coming_up *u)
 {
     char log[HOME_PATH_BYTES];
     char identity[HOME_SECRET_BYTES];
@@ -267,8 +267,8 @@ static int wait_api(struct coming_up *u)
             return 0;
         if (!told && why.code != ERR_NONE && clock_mono_ns() > slow_ns) {
             told = true;
-            say(u, "the api does not answer yet at %s%s: %.200s", u->access.url,
-                named ? ", as `advertise` of the configuration says" : "", why.text);
+            up_say(u, "the api does not answer yet at %s%s: %.200s", u->access.url,
+                   named ? ", as `advertise` of the configuration says" : "", why.text);
         }
         if (check_progress(u, "the api was not ready") < 0) {
             return u->err->code == ERR_TIMEOUT && why.code != ERR_NONE
@@ -365,15 +365,15 @@ static int wait_agents(struct coming_up *u)
     return 0;
 }
 
-static int wait_ready(struct coming_up *u)
+static int up_wait_ready(struct coming_up *u)
 {
     u->http = home_http(&u->access, u->err);
     if (!u->http || wait_redis(u) < 0 || wait_api(u) < 0)
         return -1;
-    say(u, "the api answers at %s", u->access.url);
+    up_say(u, "the api answers at %s", u->access.url);
     if (wait_leader(u) < 0)
         return -1;
-    say(u, "a scheduler leads");
+    up_say(u, "a scheduler leads");
     if (wait_agents(u) < 0)
         return -1;
     size_t agents = 0;
@@ -381,10 +381,10 @@ static int wait_ready(struct coming_up *u)
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
         agents += !agent_is_removed(u->home, name);
         if (agent_is_removed(u->home, name))
-            say(u, "node %s was removed from the cluster: to have it again, delete %s/agents/%s", name,
-                u->home, name);
+            up_say(u, "node %s was removed from the cluster: to have it again, delete %s/agents/%s", name,
+                   u->home, name);
     }
-    say(u, agents == 1 ? "%zu agent is ready" : "%zu agents are ready", agents);
+    up_say(u, agents == 1 ? "%zu agent is ready" : "%zu agents are ready", agents);
     return 0;
 }
 
@@ -396,7 +396,7 @@ static int join_running(struct coming_up *u)
                        u->home);
     }
     u->before = state_load(u->home);
-    return home_access_read(u->home, &u->access, u->err) == 0 ? wait_ready(u) : -1;
+    return home_access_read(u->home, &u->access, u->err) == 0 ? up_wait_ready(u) : -1;
 }
 
 /* Stops what a supervisor that was killed left behind: processes that name the home, and its PostgreSQL,
@@ -417,13 +417,13 @@ static int start_fresh(struct coming_up *u)
         return -1;
     snprintf(path, sizeof(path), "%s/run/state.json", u->home);
     unlink(path);
-    if (prepare(u) < 0)
+    if (up_prepare(u) < 0)
         return -1;
     u->began_us = clock_wall_us();
     int status = supervisor_start(u);
     if (status == 0) {
-        say(u, "starting under %s", u->home);
-        status = wait_ready(u);
+        up_say(u, "starting under %s", u->home);
+        status = up_wait_ready(u);
     }
     if (status < 0) {
         struct err why;
@@ -502,7 +502,7 @@ int local_up(const struct local_up_options *options, struct err *err)
         if (lock >= 0) {
             const bool moved = moved_while_up(&u);
             if (moved)
-                say(&u, "the home was moved while it was up: stopping what runs of it");
+                up_say(&u, "the home was moved while it was up: stopping what runs of it");
             if (moved && local_down(u.home, err) < 0)
                 status = -1;
             else

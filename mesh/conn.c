@@ -52,7 +52,7 @@ struct mesh_conn {
 
 /* Waits until the socket can be read or written or the deadline passes. False when it is not ready in time.
  */
-static bool wait_ready(struct mesh_conn *c, short events)
+static bool conn_wait_ready(struct mesh_conn *c, short events)
 {
     for (;;) {
         if (c->options.cancel && *c->options.cancel) {
@@ -74,7 +74,7 @@ static bool wait_ready(struct mesh_conn *c, short events)
 static ssize_t socket_read(struct mesh_conn *c, void *dst, size_t size)
 {
     for (;;) {
-        if (!c->established && !wait_ready(c, POLLIN))
+        if (!c->established && !conn_wait_ready(c, POLLIN))
             return -1;
         ssize_t n = recv(c->fd, dst, size, 0);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -88,7 +88,7 @@ static bool socket_write(struct mesh_conn *c)
 {
     size_t done = 0;
     while (done < c->out_size) {
-        if (!c->established && !wait_ready(c, POLLOUT))
+        if (!c->established && !conn_wait_ready(c, POLLOUT))
             return false;
         ssize_t n = send(c->fd, c->out + done, c->out_size - done, MSG_NOSIGNAL);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -281,7 +281,7 @@ static int connect_once(const struct addrinfo *to, const struct mesh_conn_option
     if (connect(fd, to->ai_addr, to->ai_addrlen) < 0) {
         if (errno != EINPROGRESS)
             error = errno;
-        else if (!wait_ready(&waiting, POLLOUT))
+        else if (!conn_wait_ready(&waiting, POLLOUT))
             error = waiting.cancelled ? ECANCELED : ETIMEDOUT;
         else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
             error = errno;

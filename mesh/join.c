@@ -42,7 +42,7 @@ static void note_refusal(struct mesh *mesh, const struct err *err)
 }
 
 /* Waits until mesh_connect() was told the peers. */
-static int wait_for_peers(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
+static int join_wait_for_peers(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
 {
     int status = 0;
     pthread_mutex_lock(&mesh->lock);
@@ -107,7 +107,7 @@ static int greet(struct greeting *g, struct mesh_conn *conn, uint64_t deadline_n
         pthread_mutex_lock(&mesh->lock);
         g->has_hello = true;
         pthread_mutex_unlock(&mesh->lock);
-        status = wait_for_peers(mesh, deadline_ns, err);
+        status = join_wait_for_peers(mesh, deadline_ns, err);
     }
     if (status != 0) {
         mesh_conn_close(conn);

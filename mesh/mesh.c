@@ -31,7 +31,7 @@ void mesh_watchdog_note(struct mesh *mesh, uint64_t deadline_ns)
 }
 
 /* Updates *first to the operation with the earliest deadline in a list. */
-static void earliest(struct mesh_op *op, bool receive, struct mesh_op **first, bool *is_receive)
+static void mesh_earliest(struct mesh_op *op, bool receive, struct mesh_op **first, bool *is_receive)
 {
     for (; op; op = op->next)
         if (!*first || op->deadline_ns < (*first)->deadline_ns) {
@@ -56,8 +56,8 @@ static uint64_t check_deadlines(struct mesh_peer_state *p, uint64_t now)
     uint64_t next = UINT64_MAX;
     pthread_mutex_lock(&p->lock);
     for (uint32_t q = 0; q < MESH_QUEUES && p->failure.code == ERR_NONE; q++) {
-        earliest(p->tx[q].ops.first, false, &first, &receive);
-        earliest(p->rx[q].ops.first, true, &first, &receive);
+        mesh_earliest(p->tx[q].ops.first, false, &first, &receive);
+        mesh_earliest(p->rx[q].ops.first, true, &first, &receive);
         earliest_one(p->rx[q].current, &first, &receive);
         earliest_one(p->rx[q].early ? p->rx[q].early->op : NULL, &first, &receive);
     }

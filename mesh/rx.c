@@ -24,7 +24,7 @@ static int check_match(const struct mesh_peer_state *p, const struct mesh_op *op
 }
 
 /* Finds the destination of a message at its first chunk. The lock is held. */
-static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, struct err *err)
+static int rx_begin_message(struct mesh_peer_state *p, const struct wire_frame *f, struct err *err)
 {
     struct rx_queue *rx = &p->rx[f->queue];
     uint64_t now = clock_mono_ns();
@@ -95,7 +95,7 @@ static int receive_data(struct mesh_peer_state *p, const struct wire_frame *f, s
     pthread_mutex_lock(&p->lock);
     int status = 0;
     if (!rx->current && !rx->arriving)
-        status = begin_message(p, f, err);
+        status = rx_begin_message(p, f, err);
     uint64_t *offset = rx->current ? &rx->current->offset : rx->arriving ? &rx->arriving->offset : NULL;
     uint64_t size = rx->current ? rx->current->size : rx->arriving ? rx->arriving->size : 0;
     uint8_t *to = rx->current ? rx->current->to : rx->arriving ? rx->arriving->bytes : NULL;
@@ -172,7 +172,7 @@ static int receive_probe(struct mesh_peer_state *p, const struct wire_frame *f, 
 }
 
 /* Ends every receive that no message can come for. The lock is held on entry and exit. */
-static void drain(struct mesh_peer_state *p, const struct err *why)
+static void rx_drain(struct mesh_peer_state *p, const struct err *why)
 {
     for (uint32_t q = 0; q < MESH_QUEUES; q++) {
         struct rx_queue *rx = &p->rx[q];
@@ -200,7 +200,7 @@ static void receive_bye(struct mesh_peer_state *p)
     pthread_mutex_lock(&p->lock);
     p->bye_received = true;
     p->bye_ack_due = true;
-    drain(p, &why);
+    rx_drain(p, &why);
     pthread_cond_signal(&p->work);
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
@@ -263,7 +263,7 @@ void *mesh_rx_run(void *arg)
     if (status < 0)
         mesh_peer_fail(p, &err);
     pthread_mutex_lock(&p->lock);
-    drain(p, &p->failure);
+    rx_drain(p, &p->failure);
     p->rx_over = true;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);

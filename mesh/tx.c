@@ -56,7 +56,7 @@ static bool pick_control(struct mesh_peer_state *p, struct chosen *c)
 
 /* Whether the first message of the queue may be sent: its receive is posted, it has begun, or it fits in the
  * window. */
-static bool may_send(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh_op *op)
+static bool tx_may_send(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh_op *op)
 {
     if (op->begin_ns || op->sequence < tx->posted)
         return true;
@@ -76,7 +76,7 @@ static int pick_queue(struct mesh_peer_state *p)
         if (!(p->tx_busy >> q & 1))
             continue;
         struct mesh_op *op = p->tx[q].ops.first;
-        if (!may_send(p, &p->tx[q], op))
+        if (!tx_may_send(p, &p->tx[q], op))
             continue;
         if (op->offset == 0 && op->size <= MESH_SMALL_BYTES) {
             if (small < 0)
@@ -93,7 +93,7 @@ static int pick_queue(struct mesh_peer_state *p)
     return large;
 }
 
-static void begin_message(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh_op *op, uint64_t now)
+static void tx_begin_message(struct mesh_peer_state *p, struct tx_queue *tx, struct mesh_op *op, uint64_t now)
 {
     op->begin_ns = now;
     tx->sent += op->size + MESH_MESSAGE_COST;
@@ -111,7 +111,7 @@ static bool pick_data(struct mesh_peer_state *p, size_t chunk_max, struct chosen
     struct tx_queue *tx = &p->tx[q];
     struct mesh_op *op = tx->ops.first;
     if (!op->begin_ns)
-        begin_message(p, tx, op, clock_mono_ns());
+        tx_begin_message(p, tx, op, clock_mono_ns());
     uint64_t left = op->size - op->offset;
     uint32_t n = left < chunk_max ? (uint32_t)left : (uint32_t)chunk_max;
     c->frame.kind = WIRE_DATA;
@@ -182,7 +182,7 @@ static void drop_paced(void *done, void *arg)
 }
 
 /* Ends every queued operation with the failure when the sender ends. */
-static void drain(struct mesh_peer_state *p, struct mesh_pace *pace)
+static void tx_drain(struct mesh_peer_state *p, struct mesh_pace *pace)
 {
     mesh_pace_destroy(pace, drop_paced, p);
     pthread_mutex_lock(&p->lock);
@@ -308,6 +308,6 @@ void *mesh_tx_run(void *arg)
     if (status < 0)
         mesh_peer_fail_locked(p, &err);
     pthread_mutex_unlock(&p->lock);
-    drain(p, pace);
+    tx_drain(p, pace);
     return NULL;
 }

@@ -4,7 +4,7 @@
 
 static const uint8_t magic[8] = {'M', 'T', 'L', 'Y', 'M', 'E', 'S', 'H'};
 
-static void put(uint8_t *out, uint64_t value, unsigned bytes)
+static void wire_put(uint8_t *out, uint64_t value, unsigned bytes)
 {
     for (unsigned i = 0; i < bytes; i++)
         out[i] = (uint8_t)(value >> (8 * i));
@@ -23,18 +23,18 @@ void wire_encode(const struct wire_frame *frame, uint8_t out[WIRE_HEADER_BYTES])
     memset(out, 0, WIRE_HEADER_BYTES);
     out[0] = WIRE_VERSION;
     out[1] = frame->kind;
-    put(out + 2, frame->queue, 2);
-    put(out + 4, frame->payload_bytes, 4);
-    put(out + 8, frame->epoch, 8);
-    put(out + 16, frame->meta.tag, 8);
-    put(out + 24, frame->sequence, 8);
-    put(out + 32, frame->message_bytes, 8);
-    put(out + 40, frame->offset, 8);
+    wire_put(out + 2, frame->queue, 2);
+    wire_put(out + 4, frame->payload_bytes, 4);
+    wire_put(out + 8, frame->epoch, 8);
+    wire_put(out + 16, frame->meta.tag, 8);
+    wire_put(out + 24, frame->sequence, 8);
+    wire_put(out + 32, frame->message_bytes, 8);
+    wire_put(out + 40, frame->offset, 8);
     out[48] = frame->meta.dtype;
     out[49] = frame->meta.rank;
     out[50] = frame->flags;
     for (unsigned i = 0; i < MESH_DIMS_MAX; i++)
-        put(out + 52 + 4 * i, frame->meta.shape[i], 4);
+        wire_put(out + 52 + 4 * i, frame->meta.shape[i], 4);
 }
 
 int wire_decode(const uint8_t in[WIRE_HEADER_BYTES], uint64_t epoch, struct wire_frame *frame,
@@ -81,12 +81,12 @@ void wire_hello_encode(const struct wire_hello *hello, uint8_t out[WIRE_HELLO_BY
 {
     memset(out, 0, WIRE_HELLO_BYTES);
     memcpy(out, magic, sizeof(magic));
-    put(out + 8, WIRE_VERSION, 4);
-    put(out + 12, hello->dialler_sends, 4);
-    put(out + 16, hello->run, 8);
-    put(out + 24, hello->epoch, 8);
-    put(out + 32, hello->from, 4);
-    put(out + 36, hello->to, 4);
+    wire_put(out + 8, WIRE_VERSION, 4);
+    wire_put(out + 12, hello->dialler_sends, 4);
+    wire_put(out + 16, hello->run, 8);
+    wire_put(out + 24, hello->epoch, 8);
+    wire_put(out + 32, hello->from, 4);
+    wire_put(out + 36, hello->to, 4);
 }
 
 int wire_hello_decode(const uint8_t in[WIRE_HELLO_BYTES], struct wire_hello *hello, struct err *err)
@@ -108,9 +108,9 @@ void wire_answer_encode(enum err_code code, uint64_t epoch, uint8_t out[WIRE_ANS
 {
     memset(out, 0, WIRE_ANSWER_BYTES);
     memcpy(out, magic, sizeof(magic));
-    put(out + 8, WIRE_VERSION, 4);
-    put(out + 12, (uint64_t)code, 4);
-    put(out + 16, epoch, 8);
+    wire_put(out + 8, WIRE_VERSION, 4);
+    wire_put(out + 12, (uint64_t)code, 4);
+    wire_put(out + 16, epoch, 8);
 }
 
 int wire_answer_decode(const uint8_t in[WIRE_ANSWER_BYTES], enum err_code *code, uint64_t *epoch,

@@ -52,7 +52,8 @@ struct text_options {
     const char *prompt;
 };
 
-static int options_read(const struct parse_request *request, struct text_options *options, struct err *err)
+static int answer_options_read(const struct parse_request *request, struct text_options *options,
+                               struct err *err)
 {
     struct json_reader reader;
     const char *kind = NULL, *day = NULL;
@@ -140,7 +141,7 @@ static json_t *answer_rows(struct parse_request *request, struct err *err)
     struct rows_report report = {0};
     json_t *answer = NULL;
     const struct parse_files *files = request->files;
-    if (options_read(request, &options, err) == 0 &&
+    if (answer_options_read(request, &options, err) == 0 &&
         rows_encode(files->upload_bytes > 0 ? files->upload : "", files->upload_bytes, &options.rows,
                     request->rows, &report, err) == 0) {
         if (options.rows_max > 0 && (*request->rows)->count > options.rows_max) {
@@ -159,7 +160,7 @@ static json_t *answer_prompt(struct parse_request *request, struct err *err)
     struct text_options options;
     struct ids ids = {0};
     json_t *answer = NULL;
-    if (options_read(request, &options, err) == 0 &&
+    if (answer_options_read(request, &options, err) == 0 &&
         rows_render_prompt(options.prompt ? options.prompt : "", options.data.format, &options.rows, &ids,
                            err) == 0) {
         json_t *list = json_array();

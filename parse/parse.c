@@ -38,17 +38,17 @@ static int put_texts(const struct parse_question *question, struct buf *out, str
     return 0;
 }
 
-static const json_t *answer_of(const struct answer_reader *reading)
+static const json_t *parse_answer_of(const struct answer_reader *reading)
 {
     return json_object_get(reading->document, "answer");
 }
 
-static int take_bytes(struct answer_reader *reading, const void *bytes, size_t size, struct err *err)
+static int parse_take_bytes(struct answer_reader *reading, const void *bytes, size_t size, struct err *err)
 {
     if (size > reading->due)
         return err_set(err, ERR_CORRUPT, "it sent more bytes than it announced");
     reading->due -= size;
-    if (size > 0 && reading->sink(reading->arg, answer_of(reading), bytes, size, err) < 0) {
+    if (size > 0 && reading->sink(reading->arg, parse_answer_of(reading), bytes, size, err) < 0) {
         reading->sink_failed = true;
         return -1;
     }
@@ -56,7 +56,7 @@ static int take_bytes(struct answer_reader *reading, const void *bytes, size_t s
 }
 
 /* Checks the answer's frame once it is complete. */
-static int head_check(struct answer_reader *reading, struct err *err)
+static int parse_head_check(struct answer_reader *reading, struct err *err)
 {
     struct json_reader reader;
     const json_t *answer = NULL;
@@ -74,7 +74,7 @@ static int read_answer(void *arg, const void *bytes, size_t size, struct err *er
 {
     struct answer_reader *reading = arg;
     if (reading->document)
-        return take_bytes(reading, bytes, size, err);
+        return parse_take_bytes(reading, bytes, size, err);
     size_t used = 0;
     if (buf_append(&reading->head, bytes, size, err) < 0)
         return -1;
@@ -82,13 +82,13 @@ static int read_answer(void *arg, const void *bytes, size_t size, struct err *er
                                  &reading->document, &used, err);
     if (taken <= 0)
         return taken;
-    return head_check(reading, err) < 0
+    return parse_head_check(reading, err) < 0
                ? -1
-               : take_bytes(reading, reading->head.data + used, reading->head.size - used, err);
+               : parse_take_bytes(reading, reading->head.data + used, reading->head.size - used, err);
 }
 
 /* Sets *err to the error that the parser reports for the file. */
-static int refusal(const json_t *said, struct err *err)
+static int parse_refusal(const json_t *said, struct err *err)
 {
     const char *code = json_string_value(json_object_get(said, "code"));
     const char *text = json_string_value(json_object_get(said, "text"));
@@ -120,8 +120,8 @@ static int no_answer(const struct err *why, struct err *err)
     }
 }
 
-static int run(const struct parser *parser, const struct buf *question, struct answer_reader *reading,
-               struct err *err)
+static int parse_run(const struct parser *parser, const struct buf *question, struct answer_reader *reading,
+                     struct err *err)
 {
     char memory[32], seconds[16];
     snprintf(memory, sizeof(memory), "%" PRIu64, parser->memory_bytes);
@@ -148,7 +148,7 @@ static int run(const struct parser *parser, const struct buf *question, struct a
         return no_answer(&why, err);
     }
     const json_t *error = json_object_get(reading->document, "error");
-    return error ? refusal(error, err) : 0;
+    return error ? parse_refusal(error, err) : 0;
 }
 
 int parse_ask(const struct parser *parser, const struct parse_question *question, parse_sink_fn *sink,
@@ -161,7 +161,7 @@ int parse_ask(const struct parser *parser, const struct parse_question *question
     buf_init(&reading.head, frame_limits_default.bytes_max + (1u << 20));
     int result = put_texts(question, &bytes, err) < 0 || frame_put(question->document, &bytes, err) < 0
                      ? -1
-                     : run(parser, &bytes, &reading, err);
+                     : parse_run(parser, &bytes, &reading, err);
     if (result == 0)
         *answer = json_incref(json_object_get(reading.document, "answer"));
     json_decref(reading.document);

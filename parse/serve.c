@@ -18,7 +18,7 @@
 
 /* ---- the question ---- */
 
-static int read_all(int fd, struct buf *out, struct err *err)
+static int serve_read_all(int fd, struct buf *out, struct err *err)
 {
     for (;;) {
         if (buf_reserve(out, 65536, err) < 0)
@@ -101,7 +101,7 @@ struct out {
     int fd;
 };
 
-static int put(void *arg, const void *bytes, size_t size, struct err *err)
+static int serve_put(void *arg, const void *bytes, size_t size, struct err *err)
 {
     const struct out *out = arg;
     const uint8_t *at = bytes;
@@ -121,7 +121,7 @@ static int put_document(struct out *out, json_t *document, struct err *err)
     buf_init(&bytes, frame_limits_default.bytes_max + 4);
     int result =
         document ? frame_put(document, &bytes, err) : err_set(err, ERR_NOMEM, "no memory for an answer");
-    result = result < 0 ? -1 : put(out, bytes.data, bytes.size, err);
+    result = result < 0 ? -1 : serve_put(out, bytes.data, bytes.size, err);
     buf_fini(&bytes);
     json_decref(document);
     return result;
@@ -133,15 +133,15 @@ static int put_rows(struct out *out, const struct rows *rows, struct err *err)
     if (!sizes)
         return err_set(err, ERR_NOMEM, "no memory for the sizes of %u rows", rows->count);
     rows_sizes(rows, sizes);
-    const int result = put(out, sizes, (size_t)rows->count * sizeof(*sizes), err) < 0 ||
-                               rows_save_to(rows, put, out, err) < 0
+    const int result = serve_put(out, sizes, (size_t)rows->count * sizeof(*sizes), err) < 0 ||
+                               rows_save_to(rows, serve_put, out, err) < 0
                            ? -1
                            : 0;
     free(sizes);
     return result;
 }
 
-static int refuse(struct out *out, const struct err *why, struct err *err)
+static int serve_refuse(struct out *out, const struct err *why, struct err *err)
 {
     /* The sandbox's memory limit was exceeded, not the machine's memory, so the file is too big. */
     const enum err_code code = why->code == ERR_NOMEM ? ERR_TOO_BIG : why->code;
@@ -153,13 +153,13 @@ static int refuse(struct out *out, const struct err *why, struct err *err)
     return put_document(out, document, err);
 }
 
-static int answer(struct out *out, const json_t *question, struct parse_files *files, struct err *err)
+static int serve_answer(struct out *out, const json_t *question, struct parse_files *files, struct err *err)
 {
     struct rows *rows = NULL;
     struct err why = {0};
     json_t *document = parse_answer(question, files, &rows, &why);
     if (!document)
-        return refuse(out, &why, err);
+        return serve_refuse(out, &why, err);
     const uint64_t bytes = rows ? rows->count * sizeof(struct row_size) + rows_saved_bytes(rows) : 0;
     return put_document(out, json_pack("{s:o, s:I}", "answer", document, "bytes", (json_int_t)bytes), err) < 0
                ? -1
@@ -175,7 +175,7 @@ int parse_serve(int in, int out_fd, uint64_t memory_bytes, uint32_t seconds, str
     struct buf asked;
     uint8_t warm[DIGEST_SIZE];
     buf_init(&asked, PARSE_QUESTION_BYTES_MAX);
-    if (read_all(in, &asked, err) < 0)
+    if (serve_read_all(in, &asked, err) < 0)
         return -1;
     const uint64_t texts = asked.size < 4 ? 0
                                           : (uint64_t)asked.data[0] << 24 | (uint64_t)asked.data[1] << 16 |
@@ -190,8 +190,8 @@ int parse_serve(int in, int out_fd, uint64_t memory_bytes, uint32_t seconds, str
     if (digest_sha256("", 0, warm, err) < 0 || sandbox_enter(&limits, err) < 0)
         return -1;
     if (mapped < 0)
-        return refuse(&out, &why, err);
+        return serve_refuse(&out, &why, err);
     json_t *question =
         frame_decode(asked.data + 8 + texts, asked.size - 8 - texts, &frame_limits_default, err);
-    return question ? answer(&out, question, &files, err) : -1;
+    return question ? serve_answer(&out, question, &files, err) : -1;
 }

@@ -26,7 +26,7 @@ struct assignment_reader {
 
 /* --- members --- */
 
-static int part_read(struct json_reader *r, const char *key, uint32_t *begin, uint32_t *end)
+static int document_part_read(struct json_reader *r, const char *key, uint32_t *begin, uint32_t *end)
 {
     const json_t *pair = NULL;
     if (jr_array(r, key, JR_REQUIRED, 2, 2, &pair) < 0)
@@ -40,18 +40,19 @@ static int part_read(struct json_reader *r, const char *key, uint32_t *begin, ui
     return 0;
 }
 
-static int tensor_read(struct json_reader *r, struct plan_tensor *part)
+static int document_tensor_read(struct json_reader *r, struct plan_tensor *part)
 {
     struct json_reader sub;
     const int there = jr_sub(r, "tensor", JR_OPTIONAL, &sub);
     if (there <= 0)
         return there;
-    part_read(&sub, "kv_heads", &part->kv_head_begin, &part->kv_head_end);
-    part_read(&sub, "columns", &part->column_begin, &part->column_end);
+    document_part_read(&sub, "kv_heads", &part->kv_head_begin, &part->kv_head_end);
+    document_part_read(&sub, "columns", &part->column_begin, &part->column_end);
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
-static int device_read(struct json_reader *r, const struct assignment_reader *reading, uint32_t *device)
+static int document_device_read(struct json_reader *r, const struct assignment_reader *reading,
+                                uint32_t *device)
 {
     const struct problem *p = reading->problem;
     const char *name = "";
@@ -65,7 +66,7 @@ static int device_read(struct json_reader *r, const struct assignment_reader *re
     return candidate_uses(reading->c, *device) ? jr_fail(r, "device", "%.100s is there twice", name) : 0;
 }
 
-static int member_read(struct json_reader *r, struct assignment_reader *reading)
+static int document_member_read(struct json_reader *r, struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
     const struct problem *p = reading->problem;
@@ -74,7 +75,7 @@ static int member_read(struct json_reader *r, struct assignment_reader *reading)
                        .window = c->schedule == SCHEDULE_GPIPE ? most : reading->stages - c->stage_count,
                        .recompute = !micro_recompute_allowed(p, false),
                        .state_share = 1};
-    if (device_read(r, reading, &m.device) < 0)
+    if (document_device_read(r, reading, &m.device) < 0)
         return -1;
     reading->said |= jr_u32(r, "rows", JR_OPTIONAL, 1, batch, &m.rows) > 0;
     reading->said |= jr_u32(r, "count", JR_OPTIONAL, 0, batch, &m.count) > 0;
@@ -83,7 +84,7 @@ static int member_read(struct json_reader *r, struct assignment_reader *reading)
     reading->said |= jr_bool(r, "recompute", JR_OPTIONAL, &m.recompute) > 0;
     reading->said |= jr_f64(r, "state_share", JR_OPTIONAL, 0, 1, &m.state_share) > 0;
     reading->said |= jr_f64(r, "expert_share", JR_OPTIONAL, 0, 1, &m.expert_share) > 0;
-    reading->said |= tensor_read(r, &m.tensor) > 0;
+    reading->said |= document_tensor_read(r, &m.tensor) > 0;
     if (!r->failed && !micro_recompute_allowed(p, m.recompute))
         jr_fail(r, "recompute", "the specification asks for the other");
     if (!r->failed && m.count && !reading->rows_by_each)
@@ -96,8 +97,8 @@ static int member_read(struct json_reader *r, struct assignment_reader *reading)
 
 /* Reads the blocks of a stage. If no stage gives blocks, they are divided evenly until complete() cuts them.
  */
-static int blocks_read(struct json_reader *r, struct assignment_reader *reading,
-                       struct candidate_stage *stage)
+static int document_blocks_read(struct json_reader *r, struct assignment_reader *reading,
+                                struct candidate_stage *stage)
 {
     const uint32_t s = reading->c->stage_count;
     const int32_t all = reading->problem->block_count, begin = s ? stage[-1].block_end : 0;
@@ -117,14 +118,15 @@ static int blocks_read(struct json_reader *r, struct assignment_reader *reading,
     return 0;
 }
 
-static int stage_read(struct json_reader *r, struct assignment_reader *reading)
+static int document_stage_read(struct json_reader *r, struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
     const struct placement_kind *kind = reading->kind;
     struct candidate_stage *stage = &c->stages[c->stage_count];
     const json_t *members = NULL;
     int word = (int)kind->stage_kind;
-    if (blocks_read(r, reading, stage) < 0 || jr_choice(r, "kind", JR_OPTIONAL, kind_words, &word) < 0 ||
+    if (document_blocks_read(r, reading, stage) < 0 ||
+        jr_choice(r, "kind", JR_OPTIONAL, kind_words, &word) < 0 ||
         jr_array(r, "members", JR_REQUIRED, 1, CLUSTER_DEVICES_MAX, &members) < 0)
         return -1;
     const uint32_t count = (uint32_t)json_array_size(members);
@@ -140,7 +142,7 @@ static int stage_read(struct json_reader *r, struct assignment_reader *reading)
     stage->member_count = count;
     for (uint32_t m = 0; m < count; m++) {
         struct json_reader item;
-        if (jr_item(r, "members", members, m, &item) < 0 || member_read(&item, reading) < 0)
+        if (jr_item(r, "members", members, m, &item) < 0 || document_member_read(&item, reading) < 0)
             return -1;
         const struct member *x = &c->members[c->member_count - 1];
         if (c->stage_count && count == 1 && stage[-1].member_count == 1 && x->window > x[-1].window)
@@ -185,7 +187,7 @@ static int frame_read(struct json_reader *r, struct assignment_reader *reading, 
 }
 
 /* Checks that the micro-batches make up the batch. */
-static int rows_check(struct json_reader *r, const struct assignment_reader *reading)
+static int document_rows_check(struct json_reader *r, const struct assignment_reader *reading)
 {
     struct candidate *c = reading->c;
     const uint32_t batch = reading->problem->workload->batch_rows;
@@ -219,7 +221,7 @@ static int document_read(struct assignment_reader *reading, const json_t *docume
         return -1;
     for (uint32_t s = 0; s < reading->stages; s++) {
         struct json_reader item;
-        if (jr_item(&r, "stages", stages, s, &item) < 0 || stage_read(&item, reading) < 0)
+        if (jr_item(&r, "stages", stages, s, &item) < 0 || document_stage_read(&item, reading) < 0)
             return -1;
     }
     const int32_t end = c->stages[c->stage_count - 1].block_end, all = reading->problem->block_count;
@@ -227,13 +229,14 @@ static int document_read(struct assignment_reader *reading, const json_t *docume
         return jr_fail(&r, "stages", "they end at block %d of %d", end, all);
     if (!reading->eager)
         c->eager = c->stage_count > 1 && c->member_count > c->stage_count;
-    return reading->said ? rows_check(&r, reading) : 0;
+    return reading->said ? document_rows_check(&r, reading) : 0;
 }
 
 /* --- missing fields --- */
 
 /* Completes *now at its micro-batch size. Returns 1 if it fits, 0, −1 on ERR_NOMEM. */
-static int complete(const struct assignment_reader *reading, struct workbench *bench, struct candidate *now)
+static int document_complete(const struct assignment_reader *reading, struct workbench *bench,
+                             struct candidate *now)
 {
     const struct placement_kind *kind = reading->kind;
     int fits = reading->cut || now->stage_count == 1 ? 1 : cut_blocks(bench, kind, now);
@@ -272,7 +275,7 @@ static int sizes_try(const struct assignment_reader *reading, struct workbench *
         if (result < 0 || candidate_cells(reading->problem, &now) > ASSIGNMENT_CELLS_MAX)
             continue;
         bench->rival_s = best.estimate_s;
-        result = complete(reading, bench, &now);
+        result = document_complete(reading, bench, &now);
         if (result > 0 && now.estimate_s < best.estimate_s && emits(reading, &now, why)) {
             struct candidate held = best;
             best = now;

@@ -21,8 +21,8 @@
 
 /* ---- accepting ---- */
 
-static int assignment_read(const struct problem *problem, const json_t *document, struct candidate *c,
-                           struct plan **plan, struct err *err)
+static int plug_assignment_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                                struct plan **plan, struct err *err)
 {
     if (candidate_from_document(problem, document, true, c, err) < 0)
         return -1;
@@ -32,8 +32,8 @@ static int assignment_read(const struct problem *problem, const json_t *document
 
 /* Reads and checks a whole plan. Its memory is compared with our formulas only after plan_check accepted it.
  */
-static int whole_read(const struct problem *problem, const json_t *document, struct candidate *c,
-                      struct plan **plan, struct err *err)
+static int plug_whole_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                           struct plan **plan, struct err *err)
 {
     *plan = plan_from_json_given(document, PLUG_INSTRUCTIONS_MAX, err);
     if (!*plan || plan_check(*plan, err) < 0 || from_plan_check(problem, *plan, err) < 0)
@@ -46,17 +46,17 @@ static int whole_read(const struct problem *problem, const json_t *document, str
 
 /* Reads an answer that is a whole plan or an assignment. The caller frees *plan, which may be set on failure
  * too. */
-static int form_read(const struct problem *problem, const json_t *document, struct candidate *c,
-                     struct plan **plan, struct err *err)
+static int plug_form_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                          struct plan **plan, struct err *err)
 {
     const json_t *inner = json_object_get(document, "plan");
     const json_t *whole = inner ? inner : document;
     if (!json_is_object(document))
         return err_set(err, ERR_INVALID, "the answer is no object");
     if (json_object_get(document, "stages"))
-        return assignment_read(problem, document, c, plan, err);
+        return plug_assignment_read(problem, document, c, plan, err);
     if (json_object_get(whole, "ranks"))
-        return whole_read(problem, whole, c, plan, err);
+        return plug_whole_read(problem, whole, c, plan, err);
     return err_set(err, ERR_INVALID,
                    "the answer is neither a plan (it has no \"ranks\") nor an assignment (no \"stages\")");
 }
@@ -70,7 +70,7 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
     *plan = NULL;
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
-    bool read = form_read(&problem, document, &c, &given, err) == 0;
+    bool read = plug_form_read(&problem, document, &c, &given, err) == 0;
     if (read)
         given->compute = (enum plan_dtype)workload->compute;
     if (read && plan_seal(given, err) == 0)
@@ -98,8 +98,8 @@ static bool plan_has(const struct plan *plan, const char *device)
 }
 
 /* Replaces the list of left-out devices by those that this plan leaves out. */
-static int left_out_fill(const struct problem *problem, const char *planner, struct plan_answer *answer,
-                         struct err *err)
+static int plug_left_out_fill(const struct problem *problem, const char *planner, struct plan_answer *answer,
+                              struct err *err)
 {
     char why[160];
     for (uint32_t i = 0; i < answer->left_out_count; i++) {
@@ -139,11 +139,11 @@ static int words_add(struct plan_answer *answer, const char *more, struct err *e
     return 0;
 }
 
-static int answer_fill(const struct problem *problem, const char *planner, struct plan_answer *answer,
-                       struct err *err)
+static int plug_answer_fill(const struct problem *problem, const char *planner, struct plan_answer *answer,
+                            struct err *err)
 {
     char by[160];
-    if (answer_rests(problem, answer, NULL, err) < 0 || left_out_fill(problem, planner, answer, err) < 0)
+    if (answer_rests(problem, answer, NULL, err) < 0 || plug_left_out_fill(problem, planner, answer, err) < 0)
         return -1;
     answer_value(problem->cluster, answer);
     if (answer_words(problem, NULL, answer, err) < 0 || plan_seal(answer->plan, err) < 0)
@@ -170,7 +170,7 @@ int plug_replace(const struct workload *workload, const struct cluster *cluster,
     answer->insight = NULL;
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
-    int result = answer_fill(&problem, planner, answer, err);
+    int result = plug_answer_fill(&problem, planner, answer, err);
     problem_fini(&problem);
     return result;
 }
@@ -209,9 +209,9 @@ static int built_in_stays(struct plan_answer *answer, const char *name, const ch
     return words_add(answer, words, err);
 }
 
-static int compared(const struct plug_answer *theirs, const struct workload *workload,
-                    const struct cluster *cluster, struct plan *plan, double step_s,
-                    struct plan_answer *answer, json_t *told, struct err *err)
+static int plug_compared(const struct plug_answer *theirs, const struct workload *workload,
+                         const struct cluster *cluster, struct plan *plan, double step_s,
+                         struct plan_answer *answer, json_t *told, struct err *err)
 {
     const double most = theirs->slower_at_most > 0 ? theirs->slower_at_most : PLUG_SLOWER_AT_MOST;
     /* objective_value() reads only the workload and the cluster of a problem. */
@@ -255,7 +255,7 @@ int plug_choose(const struct plug_answer *theirs, const struct workload *workloa
         result = built_in_stays(answer, theirs->name, theirs->why ? theirs->why->text : "it said nothing",
                                 *told, err);
     else if (plug_accept(theirs->document, workload, cluster, &plan, &step_s, &why) == 0)
-        result = compared(theirs, workload, cluster, plan, step_s, answer, *told, err);
+        result = plug_compared(theirs, workload, cluster, plan, step_s, answer, *told, err);
     else if (why.code == ERR_NOMEM)
         result = err_set(err, ERR_NOMEM, "%s", why.text);
     else

@@ -22,8 +22,8 @@ static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
 
 /* Returns our slot for slot s of the rank: the n-th that looks the same if s is the rank's n-th of that look,
  * or the last one if ours are fewer. NULL: there is none. */
-static const struct plan_slot *slot_find(const struct plan_rank *rank, uint32_t s,
-                                         const struct plan_rank *ours)
+static const struct plan_slot *recount_slot_find(const struct plan_rank *rank, uint32_t s,
+                                                 const struct plan_rank *ours)
 {
     const struct plan_slot *found = NULL;
     uint32_t before = 0;
@@ -38,7 +38,7 @@ static const struct plan_slot *slot_find(const struct plan_rank *rank, uint32_t 
     return found;
 }
 
-static double ring_of(const struct plan_slot *slot)
+static double recount_ring_of(const struct plan_slot *slot)
 {
     return (double)slot->ring_micro_batches * slot->ring_blocks;
 }
@@ -96,7 +96,7 @@ static int slot_needs(const struct plan_rank *rank, uint32_t s, const struct pla
                       const struct plan_slot *mine, double *needs, struct err *err)
 {
     const struct plan_slot *slot = &rank->slots[s];
-    double buffers = ring_of(slot), our_buffers = ring_of(mine);
+    double buffers = recount_ring_of(slot), our_buffers = recount_ring_of(mine);
     if (slot->lifetime == SLOT_FOR_INSTRUCTIONS &&
         (buffers_at_once(rank, s, &buffers, err) < 0 ||
          buffers_at_once(ours, (uint32_t)(mine - ours->slots), &our_buffers, err) < 0))
@@ -106,7 +106,7 @@ static int slot_needs(const struct plan_rank *rank, uint32_t s, const struct pla
 }
 
 /* Returns a slot's bytes as memory_peak counts them: each buffer as the allocator rounds it. */
-static double counted(const struct plan_slot *slot)
+static double recount_counted(const struct plan_slot *slot)
 {
     return slot->bytes_bound == 0 ? 0
                                   : (double)slot->bytes_total / (double)slot->bytes_bound *
@@ -118,7 +118,7 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
                       double more[PURPOSE_COUNT], struct err *err)
 {
     const struct plan_slot *slot = &rank->slots[s];
-    const struct plan_slot *mine = slot_find(rank, s, ours);
+    const struct plan_slot *mine = recount_slot_find(rank, s, ours);
     if (!mine)
         return err_set(
             err, ERR_INVALID,
@@ -137,7 +137,7 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
                        number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total,
                        (unsigned long long)slot->bytes_bound, needs, (unsigned long long)mine->bytes_bound);
     if (slot->purpose < PURPOSE_COUNT && slot->place != SLOT_ON_HOST)
-        more[slot->purpose] += counted(slot);
+        more[slot->purpose] += recount_counted(slot);
     return 0;
 }
 
@@ -193,14 +193,14 @@ static int rank_check(const struct plan_rank *rank, uint32_t number, const struc
             return -1;
     for (uint32_t s = 0; s < ours->slot_count; s++)
         if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place != SLOT_ON_HOST)
-            more[ours->slots[s].purpose] -= counted(&ours->slots[s]);
+            more[ours->slots[s].purpose] -= recount_counted(&ours->slots[s]);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         if (program_check(rank, number, ours, kind, err) < 0)
             return -1;
     return sums_check(rank, number, ours, more, err);
 }
 
-static int starts_check(const struct plan *plan, struct err *err)
+static int recount_starts_check(const struct plan *plan, struct err *err)
 {
     for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
         const uint32_t begin = plan->micro_batch_start[k], end = plan->micro_batch_start[k + 1];
@@ -235,7 +235,7 @@ static struct plan *ours_for(const struct problem *problem, const struct candida
 int recount_memory(const struct problem *problem, const struct candidate *candidate, struct plan *plan,
                    struct err *err)
 {
-    struct plan *ours = starts_check(plan, err) < 0 ? NULL : ours_for(problem, candidate, plan, err);
+    struct plan *ours = recount_starts_check(plan, err) < 0 ? NULL : ours_for(problem, candidate, plan, err);
     if (!ours)
         return -1;
     int result = ours->rank_count == plan->rank_count && ours->tokens_bound <= plan->tokens_bound

@@ -23,8 +23,8 @@ struct device_names {
     uint64_t memory_bytes;
 };
 
-static int device_check(struct json_reader *r, struct cluster *cluster, struct device_names *device,
-                        struct err *err)
+static int profiles_device_check(struct json_reader *r, struct cluster *cluster, struct device_names *device,
+                                 struct err *err)
 {
     *device = (struct device_names){.kind = "cpu"};
     jr_str(r, "name", JR_REQUIRED, 1, 255, &device->name);
@@ -89,7 +89,8 @@ static int lists_check(struct json_reader *root, struct cluster *cluster, struct
         return -1;
     for (size_t i = 0; i < json_array_size(devices); i++) {
         struct device_names device;
-        if (jr_item(root, "devices", devices, i, &item) < 0 || device_check(&item, cluster, &device, err) < 0)
+        if (jr_item(root, "devices", devices, i, &item) < 0 ||
+            profiles_device_check(&item, cluster, &device, err) < 0)
             return -1;
     }
     json_t *seen = json_object();
@@ -129,7 +130,7 @@ int profiles_check(const json_t *document, struct err *err)
 
 /* --- making --- */
 
-static const json_t *named(const json_t *list, const char *name)
+static const json_t *profiles_named(const json_t *list, const char *name)
 {
     for (size_t i = 0; name && i < json_array_size(list); i++) {
         const char *text = json_string_value(json_object_get(json_array_get(list, i), "name"));
@@ -180,7 +181,7 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
                       const char *exported_at, const char *const *names, size_t name_count, struct err *err)
 {
     for (size_t i = 0; i < name_count; i++) {
-        if (!named(devices, names[i])) {
+        if (!profiles_named(devices, names[i])) {
             err_set(err, ERR_NOT_FOUND, "there is no device \"%.100s\" (motley devices)", names[i]);
             return NULL;
         }
@@ -194,7 +195,7 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
     }
     for (size_t i = 0; i < json_array_size(profiles); i++) {
         json_t *profile = json_array_get(profiles, i);
-        if (named(some_devices, json_string_value(json_object_get(profile, "device"))) &&
+        if (profiles_named(some_devices, json_string_value(json_object_get(profile, "device"))) &&
             !measured_too(profiles, profile))
             bad |= json_array_append(some_profiles, profile);
     }
@@ -225,7 +226,8 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
 
 /* --- using --- */
 
-static json_t *profile_of(const json_t *document, const char *device, const char *key, size_t *others)
+static json_t *profiles_profile_of(const json_t *document, const char *device, const char *key,
+                                   size_t *others)
 {
     const json_t *profiles = json_object_get(document, "profiles");
     *others = 0;
@@ -253,15 +255,15 @@ json_t *profiles_pick(const json_t *document, const char *device, bool is_named,
     if (profiles_check(document, err) < 0)
         return NULL;
     const json_t *devices = json_object_get(document, "devices");
-    if (!is_named && !named(devices, device) && json_array_size(devices) == 1)
+    if (!is_named && !profiles_named(devices, device) && json_array_size(devices) == 1)
         device = json_string_value(json_object_get(json_array_get(devices, 0), "name"));
-    if (!named(devices, device)) {
+    if (!profiles_named(devices, device)) {
         err_set(err, ERR_INVALID,
                 "it holds %zu devices and none is called \"%.100s\"; say which with \"FILE#DEVICE\"",
                 json_array_size(devices), device);
         return NULL;
     }
-    json_t *profile = profile_of(document, device, key, &others);
+    json_t *profile = profiles_profile_of(document, device, key, &others);
     if (!profile)
         err_set(err, ERR_INVALID,
                 "%.100s was not measured for this model, method, dtype and sequence length (for %zu others)",
@@ -271,7 +273,7 @@ json_t *profiles_pick(const json_t *document, const char *device, bool is_named,
 
 void profiles_describe(const json_t *document, const char *device, json_t *cluster_device)
 {
-    const json_t *devices = json_object_get(document, "devices"), *from = named(devices, device);
+    const json_t *devices = json_object_get(document, "devices"), *from = profiles_named(devices, device);
     static const char *const pairs[][2] = {
         {"memory_limit_bytes", "memory_bytes"}, {"kind", "kind"}, {"threads", "threads"}};
     if (!from && json_array_size(devices) == 1)
@@ -284,9 +286,9 @@ void profiles_describe(const json_t *document, const char *device, json_t *clust
 }
 
 /* Returns the node of that name in a cluster file under construction, and makes it if necessary. */
-static json_t *node_of(json_t *nodes, const char *name)
+static json_t *profiles_node_of(json_t *nodes, const char *name)
 {
-    json_t *found = (json_t *)named(nodes, name);
+    json_t *found = (json_t *)profiles_named(nodes, name);
     if (!found) {
         found = json_pack("{s:s,s:[]}", "name", name, "devices");
         if (json_array_append_new(nodes, found) < 0)
@@ -308,7 +310,7 @@ json_t *profiles_cluster(const json_t *document, const char *key, struct err *er
         const json_t *from = json_array_get(devices, i);
         const char *name = json_string_value(json_object_get(from, "name"));
         const char *kind = json_string_value(json_object_get(from, "kind"));
-        json_t *profile = profile_of(document, name, key, &others);
+        json_t *profile = profiles_profile_of(document, name, key, &others);
         if (!profile && kind && strcmp(kind, "cpu") != 0)
             continue;
         json_t *device = json_pack("{s:s}", "name", name);
@@ -316,7 +318,7 @@ json_t *profiles_cluster(const json_t *document, const char *key, struct err *er
         if (profile)
             bad |= json_object_set_new(device, "profile", profile);
         with += profile != NULL;
-        json_t *node = node_of(nodes, json_string_value(json_object_get(from, "node")));
+        json_t *node = profiles_node_of(nodes, json_string_value(json_object_get(from, "node")));
         bad |= json_array_append_new(json_object_get(node, "devices"), device);
     }
     json_t *imported = json_array();

@@ -29,7 +29,7 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
 }
 
 /* Writes a rank. Without programs_too, "programs" is an empty object. */
-static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
+static json_t *codec_rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
 {
     json_t *object = doc_write(&plan_rank_doc, rank, err);
     json_t *programs = !object ? NULL : programs_too ? programs_json(rank, err) : json_object();
@@ -88,7 +88,7 @@ static json_t *plan_body(const struct plan *plan, bool programs, struct err *err
     json_t *body = doc_write(&plan_frame_doc, plan, err), *ranks = json_array(), *groups = json_array();
     int bad = !body;
     for (uint32_t r = 0; !bad && r < plan->rank_count; r++)
-        bad |= json_array_append_new(ranks, rank_json(&plan->ranks[r], programs, err));
+        bad |= json_array_append_new(ranks, codec_rank_json(&plan->ranks[r], programs, err));
     for (uint32_t g = 0; !bad && g < plan->group_count; g++)
         bad |= json_array_append_new(groups, group_json(&plan->groups[g]));
     bad |= json_object_set_new(body, "ranks", ranks);
@@ -125,7 +125,7 @@ static int numbers_flush(struct number_run *run, struct err *err)
 #define NUMBER_BYTES 10u /* longest encoding of a number */
 
 /* Writes a number; the caller has made room. Returns the end. */
-static inline uint8_t *number_write(uint8_t *at, int64_t number)
+static inline uint8_t *codec_number_write(uint8_t *at, int64_t number)
 {
     uint64_t left = number < 0 ? ((uint64_t)(-(number + 1)) << 1) | 1 : (uint64_t)number << 1;
     for (; left > 0x7f; left >>= 7)
@@ -144,27 +144,27 @@ static inline int numbers_room(struct number_run *run, uint32_t count, struct er
 static uint8_t *instr_numbers(uint8_t *at, const struct instr *x)
 {
     int64_t op = x->op + (x->op >= INSTR_BROADCAST), queue = x->queue + (x->queue > QUEUE_COMPUTE);
-    at = number_write(at, op | queue << 8 | (int64_t)x->flags << 16);
-    at = number_write(at, x->tag);
-    at = number_write(at, x->micro_batch);
-    at = number_write(at, x->block_begin);
-    at = number_write(at, (int64_t)x->block_end - x->block_begin);
-    at = number_write(at, x->peer);
-    at = number_write(at, x->group);
-    at = number_write(at, x->slot_in);
-    at = number_write(at, x->slot_out);
-    at = number_write(at, x->slot_save);
-    at = number_write(at, x->row_begin);
-    at = number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is written as -1 */
-    at = number_write(at, 0);
-    return number_write(at, x->after_count);
+    at = codec_number_write(at, op | queue << 8 | (int64_t)x->flags << 16);
+    at = codec_number_write(at, x->tag);
+    at = codec_number_write(at, x->micro_batch);
+    at = codec_number_write(at, x->block_begin);
+    at = codec_number_write(at, (int64_t)x->block_end - x->block_begin);
+    at = codec_number_write(at, x->peer);
+    at = codec_number_write(at, x->group);
+    at = codec_number_write(at, x->slot_in);
+    at = codec_number_write(at, x->slot_out);
+    at = codec_number_write(at, x->slot_save);
+    at = codec_number_write(at, x->row_begin);
+    at = codec_number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is written as -1 */
+    at = codec_number_write(at, 0);
+    return codec_number_write(at, x->after_count);
 }
 
 static int program_numbers(struct number_run *run, const struct program *program, struct err *err)
 {
     int result = numbers_room(run, 1, err);
     if (result == 0)
-        run->count = (size_t)(number_write(&run->bytes[run->count], program->instr_count) - run->bytes);
+        run->count = (size_t)(codec_number_write(&run->bytes[run->count], program->instr_count) - run->bytes);
     for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
         const struct instr *x = &program->instrs[i];
         result = numbers_room(run, NUMBERS_EACH, err);
@@ -173,8 +173,8 @@ static int program_numbers(struct number_run *run, const struct program *program
         for (uint32_t k = 0; k < x->after_count && result == 0; k++) {
             result = numbers_room(run, 1, err);
             if (result == 0)
-                run->count = (size_t)(number_write(&run->bytes[run->count],
-                                                   (int64_t)i - program->after[x->after_first + k]) -
+                run->count = (size_t)(codec_number_write(&run->bytes[run->count],
+                                                         (int64_t)i - program->after[x->after_first + k]) -
                                       run->bytes);
         }
     }
@@ -190,7 +190,7 @@ static int rank_numbers(struct number_run *run, const struct plan_rank *rank, st
 }
 
 /* Finishes the digest of the numbers and writes the digest in hex. */
-static int run_end(struct number_run *run, char hex[PLAN_DIGEST_HEX], struct err *err)
+static int codec_run_end(struct number_run *run, char hex[PLAN_DIGEST_HEX], struct err *err)
 {
     uint8_t sum[DIGEST_SIZE];
     if (digest_final(run->digest, sum, err) < 0)
@@ -213,7 +213,7 @@ static int rank_seal(const struct plan *plan, struct plan_rank *rank, struct num
         return -1;
     int result = rank_numbers(run, rank, err);
     if (result == 0)
-        result = run_end(run, rank->programs_digest, err);
+        result = codec_run_end(run, rank->programs_digest, err);
     digest_destroy(run->digest);
     return result;
 }
@@ -229,7 +229,7 @@ static int frame_digest(struct plan *plan, const json_t *frame, struct number_ru
     if (result == 0)
         result = digest_update(run->digest, text.data, text.size, err);
     if (result == 0)
-        result = run_end(run, plan->digest, err);
+        result = codec_run_end(run, plan->digest, err);
     digest_destroy(run->digest);
     buf_fini(&text);
     return result;

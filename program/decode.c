@@ -160,7 +160,7 @@ static struct plan *plan_frame(struct json_reader *r)
     return plan;
 }
 
-static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, const char **digest)
+static int decode_plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, const char **digest)
 {
     const json_t *ranks = NULL, *groups = NULL;
     int64_t slice = PLAN_NONE;
@@ -196,7 +196,7 @@ static struct plan *plan_decode(const json_t *json, uint32_t budget, const char 
     struct plan *plan = plan_frame(&r);
     if (!plan)
         return NULL;
-    if (plan_read(&r, plan, budget, &digest) < 0)
+    if (decode_plan_read(&r, plan, budget, &digest) < 0)
         goto fail;
     if (plan_seal(plan, err) < 0)
         goto fail;

@@ -13,7 +13,7 @@ struct expand {
     struct err *err;
 };
 
-static int too_big(const struct expand *e)
+static int expand_too_big(const struct expand *e)
 {
     return err_set(e->err, ERR_TOO_BIG, "%s: expands to more instructions than are allowed (%u a program)",
                    e->path, PROGRAM_INSTRS_MAX);
@@ -40,7 +40,7 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
     const size_t waits = json_array_size(after);
     const uint32_t counted = 1 + (uint32_t)(waits / AFTER_PER_INSTR);
     if (e->left < counted)
-        return too_big(e);
+        return expand_too_big(e);
     e->left -= counted;
     x.micro_batch = (int32_t)moved_micro;
     x.block_begin += (int32_t)moved_block;
@@ -84,7 +84,7 @@ static int repeat_expand(struct expand *e, struct json_reader *r, int64_t micro,
     if (depth >= FOLD_DEPTH_MAX)
         return jr_fail(r, "body", "repeats nest deeper than %d", FOLD_DEPTH_MAX);
     if ((uint64_t)count * json_array_size(body) > e->left) /* a lower bound of the expanded size */
-        return too_big(e);
+        return expand_too_big(e);
     for (int64_t turn = 0; turn < count; turn++) {
         if (list_expand(e, r, "body", body, micro + turn * micro_advance, block + turn * block_advance,
                         depth + 1) < 0)

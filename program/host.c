@@ -84,7 +84,7 @@ enum {
     CHECKPOINT_LIST_BYTES = 64 << 10 /* a checkpoint's list of files, about 100 bytes for each */
 };
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t host_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -94,8 +94,9 @@ static uint64_t checkpoint_bytes(const struct plan *plan, uint32_t rank)
     uint64_t own = 3 * state_bytes(plan, rank), all = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         all += state_bytes(plan, r);
-    return least(own > all ? own : all, CHECKPOINT_FILE_BYTES) + least(own + all, CHECKPOINT_WAIT_BYTES) +
-           (plan->groups[0].ranks[0] == rank ? least(all, ADAPTER_FILE_BYTES) : 0);
+    return host_least(own > all ? own : all, CHECKPOINT_FILE_BYTES) +
+           host_least(own + all, CHECKPOINT_WAIT_BYTES) +
+           (plan->groups[0].ranks[0] == rank ? host_least(all, ADAPTER_FILE_BYTES) : 0);
 }
 
 /* Counts the layers of which some rank holds experts, and the ranks that hold any. */
@@ -170,7 +171,7 @@ static uint64_t early_from_peer(const struct plan_rank *me, const struct program
             sums[x->tag] += received_bytes(me, x);
     }
     for (int tag = 0; tag < TAG_COUNT; tag++)
-        bytes += least(sums[tag], HOST_WINDOW_BYTES);
+        bytes += host_least(sums[tag], HOST_WINDOW_BYTES);
     return bytes;
 }
 
@@ -190,7 +191,7 @@ static uint64_t early_files(const struct plan *plan, uint32_t rank)
     uint64_t bytes = CHECKPOINT_LIST_BYTES;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         bytes += state_bytes(plan, r);
-    return tree_neighbours(plan, 0, rank, false) * least(bytes, HOST_WINDOW_BYTES);
+    return tree_neighbours(plan, 0, rank, false) * host_least(bytes, HOST_WINDOW_BYTES);
 }
 
 /* Returns the bytes of a group's messages that may arrive before this rank posts their receives. An
@@ -214,8 +215,8 @@ static uint64_t early_from_group(const struct plan *plan, uint32_t rank, const s
         else if (x->peer != (int32_t)rank) /* the root of a broadcast receives nothing */
             moved += bytes;
     }
-    return tree_neighbours(plan, g, rank, true) * least(reduced, HOST_WINDOW_BYTES) +
-           least(moved, HOST_WINDOW_BYTES) + least(exchanged, others * HOST_WINDOW_BYTES);
+    return tree_neighbours(plan, g, rank, true) * host_least(reduced, HOST_WINDOW_BYTES) +
+           host_least(moved, HOST_WINDOW_BYTES) + host_least(exchanged, others * HOST_WINDOW_BYTES);
 }
 
 static uint64_t early_bytes(const struct plan *plan, uint32_t rank)

@@ -27,7 +27,7 @@ static int range_read(struct json_reader *r, const struct doc_field *field, void
     return got;
 }
 
-static int range_write(const struct doc_field *field, const void *at, json_t *object)
+static int plan_doc_range_write(const struct doc_field *field, const void *at, json_t *object)
 {
     const int32_t *pair = at;
     if (field->flags & DOC_SPARSE && pair[0] == 0 && pair[1] == 0)
@@ -35,7 +35,7 @@ static int range_write(const struct doc_field *field, const void *at, json_t *ob
     return json_object_set_new(object, field->key, json_pack("[i,i]", pair[0], pair[1]));
 }
 
-static const struct doc_form range_form = {.read = range_read, .write = range_write};
+static const struct doc_form range_form = {.read = range_read, .write = plan_doc_range_write};
 #define RANGE(key, tag, member, most)                                                                        \
     DOC_OTHER(key, tag, member, &range_form, "", .need = JR_REQUIRED, .max = (most))
 #define BLOCKS(tag, member) RANGE("blocks", tag, member, PLAN_BLOCKS_MAX)
@@ -95,7 +95,7 @@ static bool is_range(const int64_t *numbers, int64_t limit)
     return numbers[0] >= 0 && numbers[1] >= numbers[0] && numbers[1] <= limit;
 }
 
-static int experts_read(struct json_reader *r, const struct doc_field *field, void *all)
+static int plan_doc_experts_read(struct json_reader *r, const struct doc_field *field, void *all)
 {
     struct plan_rank *rank = all;
     return tuples_read(r,
@@ -116,7 +116,7 @@ static int experts_write(const struct doc_field *field, const void *all, json_t 
                                                   : json_null());
 }
 
-static int ranges_read(struct json_reader *r, const struct doc_field *field, void *all)
+static int plan_doc_ranges_read(struct json_reader *r, const struct doc_field *field, void *all)
 {
     struct plan_rank *rank = all;
     return tuples_read(r,
@@ -157,7 +157,7 @@ static const struct doc_field slot_fields[] = {
 };
 static const struct doc slot_doc = DOC(plan_slot, slot_fields);
 
-static int tensor_read(struct json_reader *r, const struct doc_field *field, void *at)
+static int plan_doc_tensor_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     static const struct doc_field fields[] = {
         RANGE("kv_heads", plan_tensor, kv_head_begin, INT32_MAX),
@@ -180,9 +180,9 @@ static int tensor_write(const struct doc_field *field, const void *at, json_t *o
                : 0;
 }
 
-static const struct doc_form experts_form = {.read = experts_read, .write = experts_write};
-static const struct doc_form ranges_form = {.read = ranges_read, .write = ranges_write};
-static const struct doc_form tensor_form = {.read = tensor_read, .write = tensor_write};
+static const struct doc_form experts_form = {.read = plan_doc_experts_read, .write = experts_write};
+static const struct doc_form ranges_form = {.read = plan_doc_ranges_read, .write = ranges_write};
+static const struct doc_form tensor_form = {.read = plan_doc_tensor_read, .write = tensor_write};
 
 static const struct doc_field bounds_fields[] = {
     DOC_NUM("tokens", plan_bounds, tokens, JR_REQUIRED, 0, 1, UINT32_MAX, "", .flags = DOC_SPARSE),

@@ -31,12 +31,12 @@ static const char *const tag_names[TAG_COUNT] = {
     "none",       "activation", "gradient", "step_scalars", "norm", "parameter_gradients",
     "parameters", "token",      "routed",   "barrier"};
 
-static const char *name_of(const char *const *names, int count, int number)
+static const char *program_name_of(const char *const *names, int count, int number)
 {
     return number >= 0 && number < count ? names[number] : NULL;
 }
 
-static int number_of(const char *const *names, int count, const char *name)
+static int program_number_of(const char *const *names, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0)
@@ -46,37 +46,37 @@ static int number_of(const char *const *names, int count, const char *name)
 
 const char *plan_placement_name(int placement)
 {
-    return name_of(plan_placement_names, PLACE_COUNT, placement);
+    return program_name_of(plan_placement_names, PLACE_COUNT, placement);
 }
 
 const char *plan_schedule_name(int schedule)
 {
-    return name_of(plan_schedule_names, SCHEDULE_COUNT, schedule);
+    return program_name_of(plan_schedule_names, SCHEDULE_COUNT, schedule);
 }
 
 const char *program_kind_name(int kind)
 {
-    return name_of(program_names, PROGRAM_KINDS, kind);
+    return program_name_of(program_names, PROGRAM_KINDS, kind);
 }
 
 const char *plan_purpose_name(int purpose)
 {
-    return name_of(plan_purpose_names, PURPOSE_COUNT, purpose);
+    return program_name_of(plan_purpose_names, PURPOSE_COUNT, purpose);
 }
 
 const char *instr_op_name(int op)
 {
-    return name_of(instr_op_names, INSTR_COUNT, op);
+    return program_name_of(instr_op_names, INSTR_COUNT, op);
 }
 
 const char *slot_kind_name(int kind)
 {
-    return name_of(slot_kind_names, SLOT_KINDS, kind);
+    return program_name_of(slot_kind_names, SLOT_KINDS, kind);
 }
 
 const char *plan_dtype_name(int dtype)
 {
-    return name_of(plan_dtype_names, PLAN_DTYPES, dtype);
+    return program_name_of(plan_dtype_names, PLAN_DTYPES, dtype);
 }
 
 uint32_t plan_dtype_bytes(int dtype)
@@ -86,20 +86,20 @@ uint32_t plan_dtype_bytes(int dtype)
 
 const char *instr_tag_name(int tag)
 {
-    return name_of(tag_names, TAG_COUNT, tag);
+    return program_name_of(tag_names, TAG_COUNT, tag);
 }
 
 int plan_placement_from_name(const char *name)
 {
-    return number_of(plan_placement_names, PLACE_COUNT, name);
+    return program_number_of(plan_placement_names, PLACE_COUNT, name);
 }
 
 int program_kind_from_name(const char *name)
 {
-    return number_of(program_names, PROGRAM_KINDS, name);
+    return program_number_of(program_names, PROGRAM_KINDS, name);
 }
 
-static int plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batch_rows)
+static int program_plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batch_rows)
 {
     plan->micro_batch_start = calloc((size_t)plan->micro_batch_count + 1, sizeof(*plan->micro_batch_start));
     plan->ranks = calloc(plan->rank_count, sizeof(*plan->ranks));
@@ -145,7 +145,7 @@ struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t bat
     plan->group_count = group_count;
     plan->micro_batch_count = micro_batches;
     plan->rows_bound = micro_batch_rows < batch_rows ? micro_batch_rows : batch_rows;
-    if (plan_fill(plan, batch_rows, micro_batch_rows) < 0) {
+    if (program_plan_fill(plan, batch_rows, micro_batch_rows) < 0) {
         plan_destroy(plan);
         err_set(err, ERR_NOMEM, "plan: out of memory");
         return NULL;

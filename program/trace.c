@@ -109,7 +109,7 @@ static const char *event_colour(const struct instr *instr)
     }
 }
 
-static json_t *named(const char *what, uint32_t pid, int64_t tid, const char *name)
+static json_t *trace_named(const char *what, uint32_t pid, int64_t tid, const char *name)
 {
     return json_pack("{s:s,s:s,s:I,s:I,s:{s:s}}", "name", what, "ph", "M", "pid", (json_int_t)pid, "tid",
                      (json_int_t)tid, "args", "name", name);
@@ -135,7 +135,7 @@ static int chrome_names(json_t *out, const struct trace *trace, const struct pla
         char text[400];
         snprintf(text, sizeof(text), "%s%srank %u %s", label ? label : "", label ? " " : "", r,
                  plan->ranks[r].device ? plan->ranks[r].device : "");
-        bad |= json_array_append_new(out, named("process_name", pid_base + r, 0, text));
+        bad |= json_array_append_new(out, trace_named("process_name", pid_base + r, 0, text));
     }
     for (uint32_t i = 0; !bad && i < trace->count; i++) {
         const struct trace_event *e = &trace->events[i];
@@ -147,7 +147,7 @@ static int chrome_names(json_t *out, const struct trace *trace, const struct pla
         seen[(size_t)e->rank * queues + queue] = 1;
         char text[48];
         queue_label(plan, queue, text, sizeof(text));
-        bad |= json_array_append_new(out, named("thread_name", pid_base + e->rank, queue, text));
+        bad |= json_array_append_new(out, trace_named("thread_name", pid_base + e->rank, queue, text));
     }
     free(seen);
     return bad;

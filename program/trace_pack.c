@@ -9,7 +9,7 @@
 
 enum { NUMBERS = 5, NUMBER_BYTES = 10 };
 
-static size_t number_put(uint8_t *out, int64_t value)
+static size_t trace_pack_number_put(uint8_t *out, int64_t value)
 {
     uint64_t left =
         (uint64_t)value << 1 ^
@@ -22,7 +22,7 @@ static size_t number_put(uint8_t *out, int64_t value)
     return size;
 }
 
-static size_t number_get(const uint8_t *in, size_t left, int64_t *value)
+static size_t trace_pack_number_get(const uint8_t *in, size_t left, int64_t *value)
 {
     uint64_t read = 0;
     for (size_t i = 0; i < left && i < NUMBER_BYTES; i++) {
@@ -44,11 +44,11 @@ char *trace_pack(const struct trace *trace, struct err *err)
     struct trace_event before = {0};
     for (uint32_t i = 0; bytes && i < trace->count; i++) {
         const struct trace_event *e = &trace->events[i];
-        size += number_put(bytes + size, (int64_t)e->rank - (int64_t)before.rank);
-        size += number_put(bytes + size, (int64_t)e->instr - (int64_t)before.instr);
-        size += number_put(bytes + size, e->begin_ns - before.begin_ns);
-        size += number_put(bytes + size, e->end_ns - e->begin_ns);
-        size += number_put(bytes + size, e->begin_ns - e->ready_ns);
+        size += trace_pack_number_put(bytes + size, (int64_t)e->rank - (int64_t)before.rank);
+        size += trace_pack_number_put(bytes + size, (int64_t)e->instr - (int64_t)before.instr);
+        size += trace_pack_number_put(bytes + size, e->begin_ns - before.begin_ns);
+        size += trace_pack_number_put(bytes + size, e->end_ns - e->begin_ns);
+        size += trace_pack_number_put(bytes + size, e->begin_ns - e->ready_ns);
         before = *e;
     }
     text = bytes ? malloc(2 * size + 1) : NULL;
@@ -72,7 +72,7 @@ int trace_unpack(const char *text, struct trace *trace, struct err *err)
     for (size_t at = 0; result == 0 && at < size;) {
         int64_t number[NUMBERS] = {0};
         for (int k = 0; k < NUMBERS && result == 0; k++) {
-            size_t taken = number_get(bytes + at, size - at, &number[k]);
+            size_t taken = trace_pack_number_get(bytes + at, size - at, &number[k]);
             at += taken;
             if (!taken)
                 result = err_set(err, ERR_CORRUPT, "a trace is cut off");

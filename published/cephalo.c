@@ -205,7 +205,7 @@ static bool feasible_at(struct solver *s, double ms)
     return memory_at(s, ms) + s->p->state_gib < s->p->cap_gib;
 }
 
-static int number_compare(const void *left, const void *right)
+static int cephalo_number_compare(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return a < b ? -1 : a > b;
@@ -213,7 +213,7 @@ static int number_compare(const void *left, const void *right)
 
 /* Returns the least feasible time among the options' times, or −1. It goes up from the bound until a time is
  * feasible, halves the interval a few times, and then searches the times in the interval exactly. */
-static double least_time(struct solver *s, double *sorted)
+static double cephalo_least_time(struct solver *s, double *sorted)
 {
     double low = time_bound(s) * (1 - 1e-9), slowest = 0, factor = 1.03;
     for (uint32_t i = 0; i < s->first[s->p->kind_count]; i++)
@@ -241,7 +241,7 @@ static double least_time(struct solver *s, double *sorted)
     for (uint32_t i = 0; i < all; i++)
         if (s->options[i].ms > low)
             sorted[count++] = s->options[i].ms;
-    qsort(sorted, count, sizeof(*sorted), number_compare);
+    qsort(sorted, count, sizeof(*sorted), cephalo_number_compare);
     uint32_t from = 0, to = count; /* the largest is feasible: no time lies between it and `high` */
     while (to - from > 1) {
         uint32_t middle = (from + to) / 2;
@@ -307,7 +307,7 @@ int cephalo_solve(const struct cephalo_problem *problem, struct cephalo_part *pa
     }
     for (size_t i = 0; i < cells; i++)
         s.table[i] = INFINITY;
-    double best = least_time(&s, sorted);
+    double best = cephalo_least_time(&s, sorted);
     if (best < 0) {
         result = 0;
         goto out;

@@ -78,7 +78,8 @@ static void case_fini(struct cephalo_case *c)
     free(c->shares);
 }
 
-static int inputs_read(const json_t *one, struct cephalo_case *c, uint32_t *micro_max, struct err *err)
+static int import_cephalo_inputs_read(const json_t *one, struct cephalo_case *c, uint32_t *micro_max,
+                                      struct err *err)
 {
     struct json_reader root, in;
     struct cephalo_problem *p = &c->problem;
@@ -277,7 +278,7 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
 }
 
 /* Adds warnings about suspicious tables. */
-static void doubts_add(const struct cephalo_case *c, json_t *line)
+static void import_cephalo_doubts_add(const struct cephalo_case *c, json_t *line)
 {
     char where[512];
     json_t *warnings = json_array();
@@ -303,7 +304,7 @@ static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
     uint32_t micro_max;
     double layer_ms = 0;
     json_t *line = NULL;
-    if (inputs_read(one, &c, &micro_max, err) < 0)
+    if (import_cephalo_inputs_read(one, &c, &micro_max, err) < 0)
         return NULL;
     if (case_alloc(&c, err) < 0 || kinds_find(state, &c, err) < 0 || memory_fill(state, &c, err) < 0 ||
         kinds_fill(&c, micro_max, err) < 0)
@@ -319,7 +320,7 @@ static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
     if (!line)
         err_set(err, ERR_NOMEM, "cephalo: out of memory");
     else
-        doubts_add(&c, line);
+        import_cephalo_doubts_add(&c, line);
 out:
     case_fini(&c);
     return line;

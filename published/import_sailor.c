@@ -109,8 +109,8 @@ static const json_t *by_number(const json_t *object, int64_t number)
     return json_object_get(object, key);
 }
 
-static int plan_read(const struct sailor_state *state, const json_t *one, struct sailor_plan *p,
-                     struct err *err)
+static int import_sailor_plan_read(const struct sailor_state *state, const json_t *one, struct sailor_plan *p,
+                                   struct err *err)
 {
     struct json_reader r;
     memset(p, 0, sizeof(*p));
@@ -138,7 +138,8 @@ static int plan_read(const struct sailor_state *state, const json_t *one, struct
     return 0;
 }
 
-static int number_of(const json_t *array, size_t index, const char *what, double *out, struct err *err)
+static int import_sailor_number_of(const json_t *array, size_t index, const char *what, double *out,
+                                   struct err *err)
 {
     const json_t *value = json_array_get(array, index);
     double number = json_number_value(value);
@@ -180,7 +181,7 @@ static int gather_seconds(const json_t *sizes, int64_t rows, int64_t tensor, dou
     *seconds = 0;
     if (tensor < 2)
         return 0;
-    if (number_of(forward, PLAIN_LAYER, "fwd", &cut, err) < 0)
+    if (import_sailor_number_of(forward, PLAIN_LAYER, "fwd", &cut, err) < 0)
         return -1;
     for (int64_t fewer = rows; fewer > 0 && !(alone > 0); fewer /= 2)
         alone = forward_alone(sizes, fewer) * (double)rows / (double)fewer;
@@ -203,7 +204,8 @@ static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_
     p->run[s].forward = p->run[s].backward = 0;
     for (size_t layer = begin; layer < end; layer++) {
         double f, b;
-        if (number_of(forward, layer, "fwd", &f, err) < 0 || number_of(backward, layer, "bwd", &b, err) < 0)
+        if (import_sailor_number_of(forward, layer, "fwd", &f, err) < 0 ||
+            import_sailor_number_of(backward, layer, "bwd", &b, err) < 0)
             return -1;
         double both = layer_seconds(sizes, p->micro_rows, tensor, layer, f + b);
         p->run[s].backward += f + b > 0 ? both * b / (f + b) : 0;
@@ -242,16 +244,17 @@ static int stage_range(const struct sailor_plan *p, uint32_t s, size_t *begin, s
     return 0;
 }
 
-static int stage_read(struct sailor_plan *p, uint32_t s, struct err *err)
+static int import_sailor_stage_read(struct sailor_plan *p, uint32_t s, struct err *err)
 {
     size_t begin, end;
     if (stage_range(p, s, &begin, &end, err) < 0)
         return -1;
     for (size_t layer = begin; layer < end; layer++) {
         double params, activations;
-        if (number_of(json_object_get(p->memory, "param_floats"), layer, "param_floats", &params, err) < 0 ||
-            number_of(json_object_get(p->memory, "act_mem_floats"), layer, "act_mem_floats", &activations,
-                      err) < 0)
+        if (import_sailor_number_of(json_object_get(p->memory, "param_floats"), layer, "param_floats",
+                                    &params, err) < 0 ||
+            import_sailor_number_of(json_object_get(p->memory, "act_mem_floats"), layer, "act_mem_floats",
+                                    &activations, err) < 0)
             return -1;
         p->params[s] += params;
         p->activations[s] += activations;
@@ -302,8 +305,8 @@ static int transfer_seconds(const struct sailor_state *state, struct sailor_plan
                             uint32_t replica, struct err *err)
 {
     double floats = 0, ahead, back;
-    if (number_of(json_object_get(p->memory_whole, "act_output_floats"), PLAIN_LAYER, "act_output_floats",
-                  &floats, err) < 0)
+    if (import_sailor_number_of(json_object_get(p->memory_whole, "act_output_floats"), PLAIN_LAYER,
+                                "act_output_floats", &floats, err) < 0)
         return -1;
     double bytes = 4 * (double)p->micro_rows * floats;
     const json_t *from = replica_at(p, s, replica), *to = replica_at(p, s + 1, replica);
@@ -407,7 +410,7 @@ static json_t *memory_json(const struct sailor_plan *p, double *peak)
 }
 
 /* Warns where a recorded plan leaves out the model's last layers; it is priced as it is. */
-static void doubts_add(const struct sailor_plan *p, json_t *line)
+static void import_sailor_doubts_add(const struct sailor_plan *p, json_t *line)
 {
     const json_t *last = json_object_get(json_array_get(p->stage_list, p->stages - 1), "layers");
     json_int_t held = json_integer_value(json_array_get(last, 1));
@@ -430,10 +433,10 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
         err_set(err, ERR_NOMEM, "sailor: out of memory");
         return NULL;
     }
-    if (plan_read(state, one, p, err) < 0)
+    if (import_sailor_plan_read(state, one, p, err) < 0)
         goto out;
     for (uint32_t s = 0; s < p->stages; s++)
-        if (stage_read(p, s, err) < 0)
+        if (import_sailor_stage_read(p, s, err) < 0)
             goto out;
     for (uint32_t r = 0; r < p->replicas; r++)
         if (replica_run(state, p, r, err) < 0)
@@ -451,7 +454,7 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
     if (!line)
         err_set(err, ERR_NOMEM, "sailor: out of memory");
     else
-        doubts_add(p, line);
+        import_sailor_doubts_add(p, line);
 out:
     free(p);
     return line;

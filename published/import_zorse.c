@@ -47,12 +47,13 @@ struct zorse_inputs {
     json_t *doubts; /* warnings about curves, by path, so that each is given once */
 };
 
-static double dtype_bytes(const char *name)
+static double import_zorse_dtype_bytes(const char *name)
 {
     return strcmp(name, "float16") == 0 || strcmp(name, "bfloat16") == 0 ? 2 : 4;
 }
 
-static int inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_problem *p, struct err *err)
+static int import_zorse_inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_problem *p,
+                                    struct err *err)
 {
     struct json_reader root, r;
     double reserved = 2;
@@ -80,9 +81,9 @@ static int inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_
     jr_f64(&r, "params_per_layer", JR_REQUIRED, 1, 1e15, &p->params_per_layer);
     p->machine_count = (uint32_t)machines;
     p->sequence = (double)in->sequence;
-    p->gather_bytes = dtype_bytes(in->autocast);
-    p->scatter_bytes = dtype_bytes(in->reduce);
-    p->message_bytes = dtype_bytes(in->autocast);
+    p->gather_bytes = import_zorse_dtype_bytes(in->autocast);
+    p->scatter_bytes = import_zorse_dtype_bytes(in->reduce);
+    p->message_bytes = import_zorse_dtype_bytes(in->autocast);
     p->reserved_bytes = reserved * GIB;
     return jr_finish_loose(&r);
 }
@@ -103,7 +104,7 @@ static int number_at(const json_t *array, int row, size_t index, const char *nam
     return 0;
 }
 
-static int links_read(const struct zorse_inputs *in, struct zorse_problem *p, struct err *err)
+static int import_zorse_links_read(const struct zorse_inputs *in, struct zorse_problem *p, struct err *err)
 {
     for (uint32_t a = 0; a < p->machine_count; a++) {
         const json_t *rates = json_array_get(in->between, a),
@@ -119,8 +120,8 @@ static int links_read(const struct zorse_inputs *in, struct zorse_problem *p, st
     return 0;
 }
 
-static int gpu_read(const struct zorse_state *state, const struct zorse_inputs *in, struct zorse_problem *p,
-                    const char *name, uint32_t machine, struct err *err)
+static int import_zorse_gpu_read(const struct zorse_state *state, const struct zorse_inputs *in,
+                                 struct zorse_problem *p, const char *name, uint32_t machine, struct err *err)
 {
     struct gpu_curve curve;
     char where[512];
@@ -162,7 +163,7 @@ static int gpus_read(const struct zorse_state *state, const struct zorse_inputs 
         if (!json_is_array(gpus) || json_array_size(gpus) == 0)
             return err_set(err, ERR_INVALID, "case.inputs.machines[%u]: not a list of GPUs", m);
         for (size_t i = 0; i < json_array_size(gpus); i++)
-            if (gpu_read(state, in, p, json_string_value(json_array_get(gpus, i)), m, err) < 0)
+            if (import_zorse_gpu_read(state, in, p, json_string_value(json_array_get(gpus, i)), m, err) < 0)
                 return -1;
     }
     return 0;
@@ -317,7 +318,7 @@ static json_t *infeasible_json(const struct zorse_inputs *in, const struct zorse
                      "theirs_latency_ms", latency, "theirs_step_s", "ours_step_s", "ours", "why", why);
 }
 
-static void doubts_add(const struct zorse_inputs *in, json_t *line)
+static void import_zorse_doubts_add(const struct zorse_inputs *in, json_t *line)
 {
     json_t *warnings = json_array(), *doubts;
     const char *where;
@@ -341,7 +342,8 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
         err_set(err, ERR_NOMEM, "zorse: out of memory");
         goto out;
     }
-    if (inputs_read(one, &in, p, err) < 0 || links_read(&in, p, err) < 0 || gpus_read(state, &in, p, err) < 0)
+    if (import_zorse_inputs_read(one, &in, p, err) < 0 || import_zorse_links_read(&in, p, err) < 0 ||
+        gpus_read(state, &in, p, err) < 0)
         goto out;
     int recorded = theirs_read(one, p, theirs, err);
     if (recorded < 0)
@@ -368,7 +370,7 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
     if (!line)
         err_set(err, ERR_NOMEM, "zorse: out of memory");
     else
-        doubts_add(&in, line);
+        import_zorse_doubts_add(&in, line);
 out:
     json_decref(in.doubts);
     json_decref(latency);

@@ -7,7 +7,7 @@
 #define MESSAGE_REFERENCE 1e7    /* bytes of the message whose seconds are stored as latency */
 #define GIB 1073741824.0
 
-static double larger(double a, double b)
+static double zorse_larger(double a, double b)
 {
     return a > b ? a : b;
 }
@@ -23,8 +23,8 @@ static struct group_times group_times(const struct zorse_problem *p, const struc
     struct group_times t = {0};
     for (uint32_t i = 0; i < g->count; i++) {
         double f = p->forward_ms[g->rank[i]][l->micro_shift], b = p->backward_ms[g->rank[i]][l->micro_shift];
-        t.forward = larger(t.forward, f);
-        t.both = larger(t.both, f + b);
+        t.forward = zorse_larger(t.forward, f);
+        t.both = zorse_larger(t.both, f + b);
     }
     return t;
 }
@@ -33,16 +33,17 @@ static double stage_core(const struct zorse_problem *p, const struct zorse_layou
                          bool first)
 {
     const struct zorse_group *g = &l->groups[l->stages[stage].group];
-    double layers = l->stages[stage].layers, message = larger(g->next_ms, g->previous_ms), forward = 0,
+    double layers = l->stages[stage].layers, message = zorse_larger(g->next_ms, g->previous_ms), forward = 0,
            both = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         double f = p->forward_ms[g->rank[i]][l->micro_shift], b = p->backward_ms[g->rank[i]][l->micro_shift];
         double n = g->micro[i];
-        forward = i ? larger(forward, larger(f * layers, message) * (n - first))
-                    : larger(f * layers, message) * (n - first);
-        both = larger(both, larger((f + b) * layers, message) * n);
+        forward = i ? zorse_larger(forward, zorse_larger(f * layers, message) * (n - first))
+                    : zorse_larger(f * layers, message) * (n - first);
+        both = zorse_larger(both, zorse_larger((f + b) * layers, message) * n);
     }
-    return larger(forward, g->gather_ms * layers) + larger(both, (g->gather_ms + g->scatter_ms) * layers);
+    return zorse_larger(forward, g->gather_ms * layers) +
+           zorse_larger(both, (g->gather_ms + g->scatter_ms) * layers);
 }
 
 double zorse_formula_ms(const struct zorse_problem *p, const struct zorse_layout *l)
@@ -52,7 +53,7 @@ double zorse_formula_ms(const struct zorse_problem *p, const struct zorse_layout
     for (uint32_t i = 0; i < l->stage_count; i++) {
         uint32_t g = l->stages[i].group;
         double t = group_times(p, l, g).forward;
-        start += (i ? t : larger(t, l->groups[g].gather_ms)) * l->stages[i].layers;
+        start += (i ? t : zorse_larger(t, l->groups[g].gather_ms)) * l->stages[i].layers;
         if (i == groups)
             break;
         start += l->groups[g].next_ms;
@@ -60,7 +61,7 @@ double zorse_formula_ms(const struct zorse_problem *p, const struct zorse_layout
     for (uint32_t i = 0; i < l->stage_count; i++) {
         uint32_t stage = l->stage_count - 1 - i, g = l->stages[stage].group;
         double t = group_times(p, l, g).both;
-        end += (i ? t : larger(t, l->groups[g].scatter_ms)) * l->stages[stage].layers;
+        end += (i ? t : zorse_larger(t, l->groups[g].scatter_ms)) * l->stages[stage].layers;
         if (i == groups)
             break;
         end += l->groups[g].previous_ms;
@@ -74,12 +75,12 @@ double zorse_formula_ms(const struct zorse_problem *p, const struct zorse_layout
             sum += stage_core(p, l, s, first);
             first = false;
         }
-        core = larger(core, sum);
+        core = zorse_larger(core, sum);
     }
     return start + core + end;
 }
 
-static double bandwidth(const struct zorse_problem *p, uint32_t a, uint32_t b)
+static double zorse_bandwidth(const struct zorse_problem *p, uint32_t a, uint32_t b)
 {
     uint32_t x = p->machine_of[a], y = p->machine_of[b];
     return x == y ? p->within_gib_s[x] : p->between_gib_s[x][y];
@@ -97,8 +98,8 @@ static double ring_ms(const struct zorse_problem *p, const struct zorse_group *g
     if (g->count < 2)
         return 0;
     for (uint32_t i = 0; i < g->count; i++) {
-        double rate = bandwidth(p, g->rank[i], g->rank[(i + 1) % g->count]);
-        worst = larger(worst, rate > 0 ? bytes / GIB / n / rate : INFINITY);
+        double rate = zorse_bandwidth(p, g->rank[i], g->rank[(i + 1) % g->count]);
+        worst = zorse_larger(worst, rate > 0 ? bytes / GIB / n / rate : INFINITY);
     }
     return (n - 1) * worst * 1000 * COLLECTIVE_SLOWNESS;
 }
@@ -111,9 +112,9 @@ static double message_ms(const struct zorse_problem *p, const struct zorse_group
     double slowest = INFINITY, reference = 0;
     for (uint32_t i = 0; i < a->count; i++) {
         for (uint32_t k = 0; k < b->count; k++) {
-            double rate = bandwidth(p, a->rank[i], b->rank[k]);
+            double rate = zorse_bandwidth(p, a->rank[i], b->rank[k]);
             slowest = rate < slowest ? rate : slowest;
-            reference = larger(reference, latency(p, a->rank[i], b->rank[k]));
+            reference = zorse_larger(reference, latency(p, a->rank[i], b->rank[k]));
         }
     }
     double base = reference * 1000;
@@ -138,8 +139,8 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
     if (l->group_count > 1 &&
         l->stage_count > l->group_count) { /* interleaved: from the last group back to the first */
         double ms = message_ms(p, &l->groups[l->group_count - 1], &l->groups[0], message);
-        l->groups[l->group_count - 1].next_ms = larger(l->groups[l->group_count - 1].next_ms, ms);
-        l->groups[0].previous_ms = larger(l->groups[0].previous_ms, ms);
+        l->groups[l->group_count - 1].next_ms = zorse_larger(l->groups[l->group_count - 1].next_ms, ms);
+        l->groups[0].previous_ms = zorse_larger(l->groups[0].previous_ms, ms);
     }
 }
 
@@ -192,19 +193,19 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
             uint32_t x = takers->gpu[g][m];
             double each = p->forward_ms[group->rank[x]][l->micro_shift];
             each += backward ? p->backward_ms[group->rank[x]][l->micro_shift] : 0;
-            double start = larger(larger(ready[m], gpu_free[g][x]), first);
-            double end = larger(start + each * layers, gathered);
-            gpu_free[g][x] = larger(end, start + message);
-            over = larger(over, end);
+            double start = zorse_larger(zorse_larger(ready[m], gpu_free[g][x]), first);
+            double end = zorse_larger(start + each * layers, gathered);
+            gpu_free[g][x] = zorse_larger(end, start + message);
+            over = zorse_larger(over, end);
             ready[m] = end + message;
-            last = larger(last, end);
+            last = zorse_larger(last, end);
         }
         /* Gathers for the next visit overlap; scatters follow the last backward. */
-        wire_free[g] =
-            backward ? larger(gathered, over - group->scatter_ms * (layers - 1)) + group->scatter_ms * layers
-                     : gathered;
+        wire_free[g] = backward ? zorse_larger(gathered, over - group->scatter_ms * (layers - 1)) +
+                                      group->scatter_ms * layers
+                                : gathered;
         if (backward)
-            last = larger(last, wire_free[g]);
+            last = zorse_larger(last, wire_free[g]);
     }
     return last;
 }
@@ -244,7 +245,7 @@ bool zorse_fits(const struct zorse_problem *p, const struct zorse_layout *l)
             if (l->stages[s].group != g)
                 continue;
             total += l->stages[s].layers;
-            active = larger(active, before < 0 ? l->stages[s].layers : before + l->stages[s].layers);
+            active = zorse_larger(active, before < 0 ? l->stages[s].layers : before + l->stages[s].layers);
             before = l->stages[s].layers;
         }
         for (uint32_t i = 0; i < group->count; i++)

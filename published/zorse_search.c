@@ -112,7 +112,7 @@ static bool genome_try(struct climb *c, const struct genome *genome)
 }
 
 /* Divides layers in proportion to a group's speed, at least one per chunk. */
-static void layers_share(const struct zorse_problem *p, struct genome *genome)
+static void zorse_search_layers_share(const struct zorse_problem *p, struct genome *genome)
 {
     double speed[ZORSE_GROUPS_MAX] = {0}, all = 0;
     uint32_t given = 0;
@@ -195,14 +195,14 @@ static bool gpus_move(struct climb *c)
             if (to == last)
                 g.group_count++;
             genome_tidy(c->p, &g);
-            layers_share(c->p, &g);
+            zorse_search_layers_share(c->p, &g);
             if (genome_try(c, &g))
                 return true;
         }
         struct genome out = c->best;
         out.group_of[r] = ZORSE_GROUPS_MAX;
         genome_tidy(c->p, &out);
-        layers_share(c->p, &out);
+        zorse_search_layers_share(c->p, &out);
         if (genome_try(c, &out))
             return true;
     }
@@ -222,7 +222,7 @@ static bool groups_change(struct climb *c)
             swapped.layers[a] = c->best.layers[b];
             swapped.layers[b] = c->best.layers[a];
             genome_tidy(c->p, &merged);
-            layers_share(c->p, &merged);
+            zorse_search_layers_share(c->p, &merged);
             if (genome_try(c, &swapped) || genome_try(c, &merged))
                 return true;
         }
@@ -241,7 +241,7 @@ static bool sizes_change(struct climb *c)
             g.interleave = d;
             if (genome_try(c, &g))
                 return true;
-            layers_share(c->p, &g);
+            zorse_search_layers_share(c->p, &g);
             if (genome_try(c, &g))
                 return true;
         }
@@ -416,7 +416,7 @@ int zorse_search(const struct zorse_problem *p, const struct zorse_layout *their
             start_groups(p, kind, &g);
             if (g.group_count > p->layers || g.group_count >= ZORSE_GROUPS_MAX)
                 continue;
-            layers_share(p, &g);
+            zorse_search_layers_share(p, &g);
             c->left = c->left ? c->left : 1;
             genome_try(c, &g);
         }

@@ -5,7 +5,7 @@
 
 #include "planner/cost/price.h"
 
-static int rising(const void *left, const void *right)
+static int jitter_rising(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return a < b ? -1 : a > b;
@@ -51,7 +51,7 @@ int plan_jitter(const struct plan *plan, const struct workload *workload, const 
         price_fini(&price);
     }
     if (result == 0) {
-        qsort(seconds, runs, sizeof(*seconds), rising);
+        qsort(seconds, runs, sizeof(*seconds), jitter_rising);
         spread->low_s = seconds[runs / 20];
         spread->median_s = seconds[runs / 2];
         spread->high_s = seconds[runs - 1 - runs / 20];

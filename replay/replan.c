@@ -95,7 +95,7 @@ static void rank_move(struct migration *m, const struct plan_rank *rank)
     }
 }
 
-static double largest(const double *list, uint32_t count)
+static double replan_largest(const double *list, uint32_t count)
 {
     double most = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -130,8 +130,8 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
         rank_move(&m, &to->ranks[r]);
     if (result == 0) {
         *bytes = (uint64_t)m.bytes;
-        *seconds = fmax(fmax(largest(m.out_s, devices), largest(m.in_s, devices)),
-                        fmax(largest(m.node_out_s, nodes), largest(m.node_in_s, nodes)));
+        *seconds = fmax(fmax(replan_largest(m.out_s, devices), replan_largest(m.in_s, devices)),
+                        fmax(replan_largest(m.node_out_s, nodes), replan_largest(m.node_in_s, nodes)));
     }
     arena_fini(&m.arena);
     problem_fini(&problem);
@@ -242,8 +242,8 @@ static bool same_plan(const struct plan *a, const struct plan *b)
 }
 
 /* Fills all fields of the decision but verdict and words; the answer owns the new plan until this returns. */
-static int weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_decision *d,
-                 struct err *err)
+static int replay_weigh(const struct replan_input *input, struct plan_answer *answer,
+                        struct replan_decision *d, struct err *err)
 {
     d->old_step_s = answer->from_step_s;
     d->old_corrected = answer->from_corrected;
@@ -286,7 +286,7 @@ int replan_weigh(const struct replan_input *input, struct plan_answer *answer, s
     *decision = (struct replan_decision){0};
     if (!isfinite(input->restart_s) || input->restart_s < 0)
         return err_set(err, ERR_INVALID, "replan: a restart of %g s", input->restart_s);
-    int result = weigh(input, answer, decision, err);
+    int result = replay_weigh(input, answer, decision, err);
     if (decision->old_step_s <= 0)
         decision->verdict = decision->plan ? REPLAN_MUST : REPLAN_STUCK;
     decision->windows = decision->plan && decision->gain >= REPLAN_GAIN ? state->windows + 1 : 0;

@@ -25,7 +25,7 @@ enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
 }
 
 /* Returns the position of a rank, or count if it is no member. */
-static uint32_t member_of(const struct meeting *m, uint32_t rank)
+static uint32_t replay_collective_member_of(const struct meeting *m, uint32_t rank)
 {
     uint32_t k = 0;
     while (k < m->count && m->g->rank_of[m->g->members[m->first + k]] != rank)
@@ -64,7 +64,7 @@ static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t m
         if (position < 0 || nth > 1)
             return 0;
         plan_group_tree(m->group, (uint32_t)position, &parent, children);
-        *child = children[nth] >= 0 ? member_of(m, (uint32_t)children[nth]) : m->count;
+        *child = children[nth] >= 0 ? replay_collective_member_of(m, (uint32_t)children[nth]) : m->count;
         return *child < m->count;
     }
     if (member != centre || nth + 1 >= m->count)
@@ -138,9 +138,9 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     int32_t slot = m.instr->slot_in >= 0 ? m.instr->slot_in : m.instr->slot_out;
     m.bytes = slot >= 0 ? (double)rank->slots[slot].bytes_bound : 0;
     m.tree = m.instr->op == INSTR_ALL_REDUCE && slot >= 0 && slot_holds_scalars(rank->slots[slot].kind);
-    uint32_t centre =
-        member_of(&m, m.instr->op == INSTR_ALL_REDUCE || m.instr->peer < 0 ? m.group->ranks[0]
-                                                                           : (uint32_t)m.instr->peer);
+    uint32_t centre = replay_collective_member_of(&m, m.instr->op == INSTR_ALL_REDUCE || m.instr->peer < 0
+                                                          ? m.group->ranks[0]
+                                                          : (uint32_t)m.instr->peer);
     bool all = true;
     double last = -INFINITY;
     for (uint32_t k = 0; k < m.count; k++) {

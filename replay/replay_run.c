@@ -63,7 +63,7 @@ static uint32_t step_read(const struct replay *r, const struct trace *trace, uin
     return found;
 }
 
-static void metrics_read(const json_t *metrics, struct replay_step *step)
+static void replay_run_metrics_read(const json_t *metrics, struct replay_step *step)
 {
     size_t index;
     const json_t *line;
@@ -94,7 +94,7 @@ static struct node_wire *wire_find(struct replay *r, const char *a, const char *
     return NULL;
 }
 
-static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t to, int *direction)
+static struct replay_wire *replay_run_wire_between(void *context, uint32_t from, uint32_t to, int *direction)
 {
     struct replay *r = context;
     struct node_wire *found = wire_find(r, r->plan->ranks[from].node, r->plan->ranks[to].node);
@@ -111,7 +111,7 @@ static struct replay_wire *wire_before(void *context, uint32_t from, uint32_t to
     return found && found->before.was_bytes_per_s > 0 ? &found->before : NULL;
 }
 
-static bool has_node(const struct plan *plan, const char *node)
+static bool replay_run_has_node(const struct plan *plan, const char *node)
 {
     for (uint32_t k = 0; k < plan->rank_count; k++)
         if (strcmp(plan->ranks[k].node, node) == 0)
@@ -145,7 +145,7 @@ static int wires_init(struct replay *r, const json_t *links, struct err *err)
         if (!from || !to || !(latency >= 0) || !(rate > 0))
             return err_set(err, ERR_INVALID, "links[%zu]: from, to, latency_s and bytes_per_s are needed",
                            index);
-        if (!has_node(r->plan, from) || !has_node(r->plan, to))
+        if (!replay_run_has_node(r->plan, from) || !replay_run_has_node(r->plan, to))
             continue;
         struct node_wire *wire = wire_add(r, from, to, err);
         if (!wire)
@@ -284,8 +284,9 @@ static int step_replay(struct replay *r, struct replay_answer *answer, struct tr
     uint32_t k = answer->steps;
     double program_s = reporter_s(r);
     const struct replay_costs as_it_was = {.context = r, .wire = wire_before};
-    const struct replay_costs costs = {
-        .device_speed = r->change ? r->change->device_speed : NULL, .context = r, .wire = wire_between};
+    const struct replay_costs costs = {.device_speed = r->change ? r->change->device_speed : NULL,
+                                       .context = r,
+                                       .wire = replay_run_wire_between};
     if (replay_take_apart(&r->graph, &as_it_was, r->begin, r->end, &r->step, err) < 0)
         return -1;
     sums_add(r, answer);
@@ -305,15 +306,15 @@ static int step_replay(struct replay *r, struct replay_answer *answer, struct tr
     return 0;
 }
 
-static int rising(const void *left, const void *right)
+static int replay_run_rising(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return a < b ? -1 : a > b;
 }
 
-static double median(double *values, uint32_t count)
+static double replay_run_median(double *values, uint32_t count)
 {
-    qsort(values, count, sizeof(*values), rising);
+    qsort(values, count, sizeof(*values), replay_run_rising);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
@@ -330,7 +331,7 @@ static int steps_replay(struct replay *r, const struct trace *recorded, const js
         if (step_read(r, recorded, last) != r->graph.total)
             continue;
         r->step.step = last;
-        metrics_read(metrics, &r->step);
+        replay_run_metrics_read(metrics, &r->step);
         result = step_replay(r, answer, timeline, err);
     }
     if (result == 0 && answer->steps == 0)
@@ -339,10 +340,10 @@ static int steps_replay(struct replay *r, const struct trace *recorded, const js
                          r->graph.total);
     if (result < 0)
         return -1;
-    answer->recorded_s = median(r->recorded, answer->steps);
-    answer->simulated_s = median(r->simulated, answer->steps);
-    answer->changed_s = median(r->changed, answer->steps);
-    answer->outside_s = median(r->outside, answer->steps);
+    answer->recorded_s = replay_run_median(r->recorded, answer->steps);
+    answer->simulated_s = replay_run_median(r->simulated, answer->steps);
+    answer->changed_s = replay_run_median(r->changed, answer->steps);
+    answer->outside_s = replay_run_median(r->outside, answer->steps);
     answer->gaps_s /= answer->steps;
     for (uint32_t k = 0; answer->compute_s && k < r->plan->rank_count; k++)
         answer->compute_s[k] /= answer->steps;

@@ -133,7 +133,7 @@ static bool sooner(const struct ready_instr *a, const struct ready_instr *b)
     return a->time < b->time || (a->time == b->time && a->instr < b->instr);
 }
 
-static void push(struct recomposition *w, double time, uint32_t instr)
+static void replay_walk_push(struct recomposition *w, double time, uint32_t instr)
 {
     struct ready_instr item = {time, instr};
     uint32_t i = w->heap_count++;
@@ -163,7 +163,7 @@ static struct ready_instr pop(struct recomposition *w)
     return first;
 }
 
-static void finish(struct recomposition *w, uint32_t n, double end)
+static void replay_walk_finish(struct recomposition *w, uint32_t n, double end)
 {
     const struct plan_graph *g = w->g;
     w->end[n] = end;
@@ -172,7 +172,7 @@ static void finish(struct recomposition *w, uint32_t n, double end)
         uint32_t next = g->dependents[d];
         w->ready[next] = fmax(w->ready[next], end);
         if (--w->waits[next] == 0)
-            push(w, w->ready[next] + w->step->parts[next].gap, next);
+            replay_walk_push(w, w->ready[next] + w->step->parts[next].gap, next);
     }
 }
 
@@ -183,7 +183,7 @@ static struct replay_wire *wire_of(const struct recomposition *w, uint32_t from,
 
 /* Returns the bytes of a transfer, for rows of the step's mean length, since the lengths of its own rows are
  * unknown. */
-static double transfer_bytes(const struct recomposition *w, uint32_t n)
+static double replay_walk_transfer_bytes(const struct recomposition *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
     const struct instr *x = graph_instr(g, n);
@@ -212,7 +212,8 @@ static void send_begins(struct recomposition *w, uint32_t n, double now, double 
     /* Nothing was sent: the micro-batch has no rows. */
     if (!wire || !wire->changed || (part->flight == 0 && part->work == 0))
         return;
-    double bytes = transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0, beside = 0;
+    double bytes = replay_walk_transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0,
+           beside = 0;
     if (wire->was_bytes_per_s >
         0) { /* time of the transfer that the recorded wire does not explain (threads, encryption) is kept */
         was = bytes / wire->was_bytes_per_s;
@@ -229,7 +230,7 @@ static void send_begins(struct recomposition *w, uint32_t n, double now, double 
 
 static void receive_ends(struct recomposition *w, uint32_t recv, uint32_t meeting)
 {
-    finish(w, recv, fmax(w->begin[recv], w->arrival[meeting]) + w->step->parts[recv].copy);
+    replay_walk_finish(w, recv, fmax(w->begin[recv], w->arrival[meeting]) + w->step->parts[recv].copy);
 }
 
 static void transfer_begins(struct recomposition *w, uint32_t n, double now)
@@ -240,7 +241,7 @@ static void transfer_begins(struct recomposition *w, uint32_t n, double now)
         double freed, arrives;
         send_begins(w, n, now, &freed, &arrives);
         w->arrival[meeting] = arrives;
-        finish(w, n, freed);
+        replay_walk_finish(w, n, freed);
         if (w->begun[meeting]++ > 0)
             receive_ends(w, recv, meeting);
     } else if (w->begun[meeting]++ > 0) {
@@ -269,7 +270,7 @@ static void collective_begins(struct recomposition *w, uint32_t n)
         if (w->begin[m] < 0 || w->end[m] >= 0 || (waits == WAITS_FOR_ALL && !all) ||
             (waits == WAITS_FOR_ROOT && !root))
             continue;
-        finish(w, m, fmax(w->begin[m], w->by_messages[k] + w->step->parts[m].work));
+        replay_walk_finish(w, m, fmax(w->begin[m], w->by_messages[k] + w->step->parts[m].work));
     }
 }
 
@@ -279,7 +280,7 @@ static void begins(struct recomposition *w, uint32_t n, double now)
     w->begin[n] = now;
     if (g->meeting[n] == UINT32_MAX) {
         double speed = w->costs && w->costs->device_speed ? w->costs->device_speed[g->rank_of[n]] : 1;
-        finish(w, n, now + w->step->parts[n].work / speed);
+        replay_walk_finish(w, n, now + w->step->parts[n].work / speed);
     } else if (graph_instr(g, n)->queue == QUEUE_GROUP) {
         collective_begins(w, n);
     } else {
@@ -287,7 +288,7 @@ static void begins(struct recomposition *w, uint32_t n, double now)
     }
 }
 
-static int walk_run(struct recomposition *w, struct err *err)
+static int replay_walk_run(struct recomposition *w, struct err *err)
 {
     const struct plan_graph *g = w->g;
     memcpy(w->waits, g->waits, g->total * sizeof(*w->waits));
@@ -295,7 +296,7 @@ static int walk_run(struct recomposition *w, struct err *err)
         w->begin[n] = w->end[n] = -1;
         w->ready[n] = w->step->rank_begin[g->rank_of[n]];
         if (w->waits[n] == 0)
-            push(w, w->ready[n] + w->step->parts[n].gap, n);
+            replay_walk_push(w, w->ready[n] + w->step->parts[n].gap, n);
     }
     while (w->heap_count > 0) {
         struct ready_instr next = pop(w);
@@ -320,7 +321,7 @@ int replay_put_together(const struct plan_graph *graph, const struct replay_step
     ARENA_ARRAY(&arena, w.by_messages, graph->plan->rank_count);
     ARENA_ARRAY(&arena, w.heap, total);
     int result = arena.failed ? err_set(err, ERR_NOMEM, "replay: out of memory for %u instructions", total)
-                              : walk_run(&w, err);
+                              : replay_walk_run(&w, err);
     arena_fini(&arena);
     return result;
 }

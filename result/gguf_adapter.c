@@ -62,7 +62,7 @@ static struct matrix *add_matrix(struct adapter *a)
 
 /* Adds A and B of one of the model's tensors if it has an adapter. Experts after the first belong to the
  * first one's matrix. */
-static int visit(const struct block_tensor *tensor, void *arg)
+static int gguf_adapter_visit(const struct block_tensor *tensor, void *arg)
 {
     struct adapter *a = arg;
     const struct result_state *s = a->state;
@@ -99,7 +99,7 @@ static int visit(const struct block_tensor *tensor, void *arg)
 static int list_matrices(struct adapter *a)
 {
     uint64_t at = 0, value = a->dtype == SPEC_DTYPE_BASE || a->dtype == SPEC_DTYPE_FP32 ? 4 : 2;
-    if (model_block_tensors(a->config, 0, a->config->layers + 2, visit, a) != 0)
+    if (model_block_tensors(a->config, 0, a->config->layers + 2, gguf_adapter_visit, a) != 0)
         return -1;
     for (uint32_t i = 0; i < a->count; i++) {
         struct matrix *m = &a->list[i];
@@ -116,7 +116,7 @@ static int list_matrices(struct adapter *a)
 
 /* --- header --- */
 
-static int put_number(struct buf *out, uint64_t value, uint32_t bytes, struct err *err)
+static int gguf_adapter_put_number(struct buf *out, uint64_t value, uint32_t bytes, struct err *err)
 {
     uint8_t raw[8];
     for (uint32_t i = 0; i < bytes; i++)
@@ -124,18 +124,18 @@ static int put_number(struct buf *out, uint64_t value, uint32_t bytes, struct er
     return buf_append(out, raw, bytes, err);
 }
 
-static int put_text(struct buf *out, const char *text, struct err *err)
+static int gguf_adapter_put_text(struct buf *out, const char *text, struct err *err)
 {
-    if (put_number(out, strlen(text), 8, err) < 0)
+    if (gguf_adapter_put_number(out, strlen(text), 8, err) < 0)
         return -1;
     return buf_append(out, text, strlen(text), err);
 }
 
 static int put_key_text(struct buf *out, const char *key, const char *value, struct err *err)
 {
-    if (put_text(out, key, err) < 0 || put_number(out, VALUE_STRING, 4, err) < 0)
+    if (gguf_adapter_put_text(out, key, err) < 0 || gguf_adapter_put_number(out, VALUE_STRING, 4, err) < 0)
         return -1;
-    return put_text(out, value, err);
+    return gguf_adapter_put_text(out, value, err);
 }
 
 static int put_header(const struct adapter *a, struct buf *out, struct err *err)
@@ -147,21 +147,26 @@ static int put_header(const struct adapter *a, struct buf *out, struct err *err)
     float alpha = (float)a->alpha;
     uint32_t alpha_bits;
     memcpy(&alpha_bits, &alpha, sizeof(alpha_bits));
-    if (buf_append(out, "GGUF", 4, err) < 0 || put_number(out, 3, 4, err) < 0 ||
-        put_number(out, a->count, 8, err) < 0 || put_number(out, 5, 8, err) < 0 ||
+    if (buf_append(out, "GGUF", 4, err) < 0 || gguf_adapter_put_number(out, 3, 4, err) < 0 ||
+        gguf_adapter_put_number(out, a->count, 8, err) < 0 || gguf_adapter_put_number(out, 5, 8, err) < 0 ||
         put_key_text(out, "general.architecture", arch_of(a->config->arch)->gguf, err) < 0 ||
         put_key_text(out, "general.type", "adapter", err) < 0 ||
-        put_key_text(out, "adapter.type", "lora", err) < 0 || put_text(out, "adapter.lora.alpha", err) < 0 ||
-        put_number(out, VALUE_F32, 4, err) < 0 || put_number(out, alpha_bits, 4, err) < 0 ||
-        put_text(out, "general.alignment", err) < 0 || put_number(out, VALUE_U32, 4, err) < 0 ||
-        put_number(out, ALIGNMENT, 4, err) < 0)
+        put_key_text(out, "adapter.type", "lora", err) < 0 ||
+        gguf_adapter_put_text(out, "adapter.lora.alpha", err) < 0 ||
+        gguf_adapter_put_number(out, VALUE_F32, 4, err) < 0 ||
+        gguf_adapter_put_number(out, alpha_bits, 4, err) < 0 ||
+        gguf_adapter_put_text(out, "general.alignment", err) < 0 ||
+        gguf_adapter_put_number(out, VALUE_U32, 4, err) < 0 ||
+        gguf_adapter_put_number(out, ALIGNMENT, 4, err) < 0)
         return -1;
     for (uint32_t i = 0; i < a->count; i++) {
         const struct matrix *m = &a->list[i];
-        if (put_text(out, m->name, err) < 0 || put_number(out, m->copies > 1 ? 3 : 2, 4, err) < 0 ||
-            put_number(out, m->columns, 8, err) < 0 || put_number(out, m->rows, 8, err) < 0 ||
-            (m->copies > 1 && put_number(out, m->copies, 8, err) < 0) || put_number(out, type, 4, err) < 0 ||
-            put_number(out, m->at, 8, err) < 0)
+        if (gguf_adapter_put_text(out, m->name, err) < 0 ||
+            gguf_adapter_put_number(out, m->copies > 1 ? 3 : 2, 4, err) < 0 ||
+            gguf_adapter_put_number(out, m->columns, 8, err) < 0 ||
+            gguf_adapter_put_number(out, m->rows, 8, err) < 0 ||
+            (m->copies > 1 && gguf_adapter_put_number(out, m->copies, 8, err) < 0) ||
+            gguf_adapter_put_number(out, type, 4, err) < 0 || gguf_adapter_put_number(out, m->at, 8, err) < 0)
             return -1;
     }
     return buf_append(out, zeros, (ALIGNMENT - out->size % ALIGNMENT) % ALIGNMENT, err);

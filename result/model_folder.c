@@ -157,7 +157,7 @@ static bool is_joined(const struct writer *w, const struct block_tensor *tensor,
            arch_match_hf(arch, base->stored, &match) && match.stacked;
 }
 
-static int add_part(const struct block_tensor *tensor, void *arg)
+static int model_folder_add_part(const struct block_tensor *tensor, void *arg)
 {
     struct writer *w = arg;
     const struct result_state *s = w->state;
@@ -252,7 +252,7 @@ static int list_parts(struct writer *w)
     uint64_t limit = w->options->shard_bytes ? w->options->shard_bytes : RESULT_SHARD_BYTES, filled = 0;
     uint64_t rows, columns;
     w->whole = config->nested && model_source_find(model_get_source(w->base), config_name) >= 0;
-    if (model_block_tensors(config, 0, config->layers + 2, add_part, w) != 0)
+    if (model_block_tensors(config, 0, config->layers + 2, model_folder_add_part, w) != 0)
         return -1;
     if (config->tied &&
         (w->state->find(w->state->arg, "lm_head.lora_A.weight", &rows, &columns) ||
@@ -263,7 +263,7 @@ static int list_parts(struct writer *w)
     if (w->untied) {
         struct block_tensor head = {
             .name = "lm_head.weight", .rank = 2, .shape = {config->vocab, config->hidden}};
-        if (add_part(&head, w) < 0)
+        if (model_folder_add_part(&head, w) < 0)
             return -1;
         w->parts[w->count - 1].written = NULL;
     }
@@ -296,7 +296,7 @@ static uint64_t piece_rows(const struct part *part)
     return part->columns < PIECE_VALUES ? PIECE_VALUES / part->columns : 1;
 }
 
-static int make_buffers(struct writer *w)
+static int model_folder_make_buffers(struct writer *w)
 {
     uint64_t values = PIECE_VALUES, columns = 1, a = 1, b = 1, matrix = 1;
     for (uint32_t i = 0; i < w->count; i++) {
@@ -447,7 +447,7 @@ static int next_piece(struct writer *w, const struct part *part)
 }
 
 /* The function safetensors_item.fill, which is called in order of offsets. */
-static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
+static int model_folder_fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
 {
     struct stream *stream = arg;
     struct writer *w = stream->writer;
@@ -499,7 +499,7 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
             .type = part->type,
             .rank = part->rank,
             .shape = {part->rows, part->rank == 3 ? 1 : part->columns, part->columns},
-            .fill = fill,
+            .fill = model_folder_fill,
             .arg = &streams[count]};
         if (part->fused) {
             const uint64_t across = part->fused * part->rows;
@@ -554,7 +554,7 @@ static int write_index(const struct writer *w, const char *dir)
 
 /* Returns the base's own config.json if it is a Hugging Face folder, so that keys which we do not read
  * stay. */
-static json_t *config_document(struct writer *w)
+static json_t *model_folder_config_document(struct writer *w)
 {
     struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
     json_t *document = NULL;
@@ -597,7 +597,7 @@ static int say_untied(json_t *document)
 
 static int write_config(struct writer *w, const char *dir)
 {
-    json_t *document = config_document(w);
+    json_t *document = model_folder_config_document(w);
     /* the dtype of most values: that of the largest tensor */
     const struct part *largest = &w->parts[0];
     if (!document)
@@ -690,7 +690,7 @@ int result_model_folder(struct model *base, const struct result_state *state,
     struct err ignored;
     int status = list_parts(&w);
     if (status == 0)
-        status = make_buffers(&w);
+        status = model_folder_make_buffers(&w);
     if (status == 0)
         status = file_folder_begin(options->dir, made, sizeof(made), err);
     if (status == 0)

@@ -29,7 +29,7 @@ void health_failed(struct scheduler *scheduler, enum scheduler_task task, const 
     health->tasks[task].err = *why;
 }
 
-static void told(void *arg, const struct err *err)
+static void health_told(void *arg, const struct err *err)
 {
     struct scheduler *scheduler = arg;
     scheduler->health.writing = false;
@@ -56,7 +56,7 @@ static bool is_failing(const struct scheduler_health *health, enum scheduler_tas
 }
 
 /* Notes that nothing is left to decide. What failed and is no longer tried is over then. */
-static void settle(struct scheduler *scheduler, uint64_t now_ns)
+static void health_settle(struct scheduler *scheduler, uint64_t now_ns)
 {
     struct scheduler_health *health = &scheduler->health;
     bool fails = false;
@@ -76,7 +76,7 @@ void health_tell(struct scheduler *scheduler, uint64_t now_ns)
 {
     struct scheduler_health *health = &scheduler->health;
     struct err err;
-    settle(scheduler, now_ns);
+    health_settle(scheduler, now_ns);
     const enum scheduler_task failing = is_failing(health, TASK_LOAD, now_ns)     ? TASK_LOAD
                                         : is_failing(health, TASK_PASS, now_ns)   ? TASK_PASS
                                         : is_failing(health, TASK_INGEST, now_ns) ? TASK_INGEST
@@ -102,6 +102,6 @@ void health_tell(struct scheduler *scheduler, uint64_t now_ns)
         .aside_count = json_object_size(scheduler->asides)};
     health->changed = false;
     health->written_ns = now_ns;
-    health->writing = store_health_put(scheduler->store, &told_now, told, scheduler, &err) == 0;
+    health->writing = store_health_put(scheduler->store, &told_now, health_told, scheduler, &err) == 0;
     json_decref(asides);
 }

@@ -19,7 +19,7 @@ static json_t *list_nodes(const struct store_view *view)
     return nodes;
 }
 
-static void tell(struct scheduler *scheduler, const char *node, json_t *nodes)
+static void scheduler_tell(struct scheduler *scheduler, const char *node, json_t *nodes)
 {
     json_t *message = json_pack("{s:s, s:O}", "type", "nodes", "nodes", nodes);
     if (message)
@@ -59,7 +59,7 @@ void identities_tell(struct scheduler *scheduler)
     }
     for (size_t i = 0; i < scheduler->view->node_count; i++)
         if (!scheduler->view->nodes[i].joining)
-            tell(scheduler, scheduler->view->nodes[i].name, nodes);
+            scheduler_tell(scheduler, scheduler->view->nodes[i].name, nodes);
     json_decref(scheduler->told);
     scheduler->told = nodes;
 }
@@ -67,7 +67,7 @@ void identities_tell(struct scheduler *scheduler)
 void identities_hello(struct scheduler *scheduler, const char *node)
 {
     if (scheduler->told)
-        tell(scheduler, node, scheduler->told);
+        scheduler_tell(scheduler, node, scheduler->told);
 }
 
 void identities_forget(struct scheduler *scheduler)

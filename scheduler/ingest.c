@@ -329,7 +329,8 @@ static void batch_committed(struct scheduler *scheduler)
 
 /* ---- events that the database refuses, which must not hold up the others ---- */
 
-static void refuse(struct scheduler *scheduler, const json_t *event, const struct err *why, const char *text)
+static void ingest_refuse(struct scheduler *scheduler, const json_t *event, const struct err *why,
+                          const char *text)
 {
     struct node_stream *node_stream =
         node_streams_find(scheduler->node_streams, json_string_value(json_object_get(event, "node")));
@@ -368,7 +369,7 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
     const char *type = json_text_of(event, "type");
     char text[600], place_text[600];
     snprintf(text, sizeof(text), "%.40s: %s", type, why->text);
-    refuse(scheduler, event, why, text);
+    ingest_refuse(scheduler, event, why, text);
     snprintf(place_text, sizeof(place_text),
              "the event %.40s of this worker was refused by the database: %.300s", type, why->text);
     json_t *place = !json_object_get(event, "refused") && json_object_get(event, "run")
@@ -466,7 +467,7 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
         if (event_batch_add(batch, event, err) < 0) {
             if (err->code == ERR_NOMEM)
                 return -1;
-            refuse(scheduler, event, err, err->text);
+            ingest_refuse(scheduler, event, err, err->text);
         }
     }
     return event_batch_close(batch, err);

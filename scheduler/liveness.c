@@ -182,7 +182,7 @@ bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t r
     return false;
 }
 
-static const char *node_of(const struct store_view *view, int64_t run, uint32_t rank)
+static const char *liveness_node_of(const struct store_view *view, int64_t run, uint32_t rank)
 {
     for (size_t i = 0; view && i < view->run_count; i++)
         if (view->runs[i].id == run && rank < view->runs[i].rank_count)
@@ -194,7 +194,7 @@ void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns)
 {
     for (size_t i = 0; i < scheduler->missing_count; i++) {
         struct missing_worker *worker = &scheduler->missing[i];
-        const char *node = node_of(scheduler->view, worker->run, worker->rank);
+        const char *node = liveness_node_of(scheduler->view, worker->run, worker->rank);
         if (!worker->asked && node &&
             (now_ns - worker->since_ns) / 1000000u > scheduler->config->limits.missing_ms / 2) {
             json_t *hello = json_pack("{s:s}", "type", "hello");

@@ -29,7 +29,7 @@ static const char usage[] =
     "  --restored  the database came back from a backup: begin a new life with it, then end;\n"
     "              once, while no scheduler runs\n";
 
-static int read_options(int argc, char **argv, struct options *options)
+static int scheduler_read_options(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"migrate", no_argument, NULL, 'm'},
@@ -48,7 +48,7 @@ static int read_options(int argc, char **argv, struct options *options)
     return options->config && optind == argc && !(options->migrate && options->restored) ? 0 : -1;
 }
 
-static int fail(const char *what, const struct err *err)
+static int scheduler_fail(const char *what, const struct err *err)
 {
     fprintf(stderr, "motley-scheduler: %s: %s\n", what, err->text);
     return err->code == ERR_RELEASE ? 5 : 1;
@@ -59,7 +59,7 @@ static int migrate(const struct scheduler_config *config)
     struct err err;
     unsigned applied = 0;
     if (store_migrate(config->postgres, config->limits.start_wait_ms, &applied, &err) < 0)
-        return fail("migrating the database", &err);
+        return scheduler_fail("migrating the database", &err);
     printf("schema version %u, %u migrations applied\n", store_schema_version(), applied);
     return 0;
 }
@@ -72,7 +72,7 @@ static int restored(const struct scheduler_config *config)
     if (migrate(config) != 0)
         return 1;
     if (store_restore(config->postgres, &done, &err) < 0)
-        return fail("beginning anew", &err);
+        return scheduler_fail("beginning anew", &err);
     printf("incarnation %s; the backup was %lld s old; %lld jobs that ran are in the queue again\n",
            done.incarnation, (long long)done.seconds, (long long)done.jobs);
     return 0;
@@ -90,7 +90,7 @@ struct probe {
     struct event *again;
 };
 
-static void check(struct probe *probe)
+static void scheduler_check(struct probe *probe)
 {
     if ((probe->redis_ok && probe->postgres_ok) || probe->refused)
         event_base_loopbreak(probe->base);
@@ -100,7 +100,7 @@ static void redis_up(void *arg)
 {
     struct probe *probe = arg;
     probe->redis_ok = true;
-    check(probe);
+    scheduler_check(probe);
 }
 
 static void redis_down(void *arg, const struct err *why)
@@ -108,10 +108,10 @@ static void redis_down(void *arg, const struct err *why)
     struct probe *probe = arg;
     probe->redis_err = *why;
     probe->refused = probe->refused || (!probe->several && (why->code == ERR_AUTH || why->code == ERR_PEER));
-    check(probe);
+    scheduler_check(probe);
 }
 
-static void pinged(void *arg, const struct err *err)
+static void scheduler_pinged(void *arg, const struct err *err)
 {
     struct probe *probe = arg;
     const struct timeval pause = {.tv_usec = 100000};
@@ -124,17 +124,17 @@ static void pinged(void *arg, const struct err *err)
         if (err->code != ERR_CANCELLED)
             event_add(probe->again, &pause);
     }
-    check(probe);
+    scheduler_check(probe);
 }
 
-static void ping(evutil_socket_t fd, short what, void *arg)
+static void scheduler_ping(evutil_socket_t fd, short what, void *arg)
 {
     struct probe *probe = arg;
     (void)fd;
     (void)what;
     struct err err;
-    if (store_ping(probe->store, pinged, probe, &err) < 0)
-        pinged(probe, &err);
+    if (store_ping(probe->store, scheduler_pinged, probe, &err) < 0)
+        scheduler_pinged(probe, &err);
 }
 
 static void database_trouble(void *arg, const struct err *why)
@@ -149,12 +149,12 @@ static int wait_for_both(struct probe *probe, const struct scheduler_config *con
     const struct timeval limit = {.tv_sec = config->limits.start_wait_ms / 1000,
                                   .tv_usec = config->limits.start_wait_ms % 1000 * 1000};
     event_base_loopexit(probe->base, &limit);
-    ping(-1, 0, probe);
+    scheduler_ping(-1, 0, probe);
     event_base_dispatch(probe->base);
     if (!probe->postgres_ok && probe->postgres_err.code != ERR_NONE)
-        return fail("PostgreSQL", &probe->postgres_err);
+        return scheduler_fail("PostgreSQL", &probe->postgres_err);
     if (!probe->redis_ok && probe->redis_err.code != ERR_NONE)
-        return fail("Redis", &probe->redis_err);
+        return scheduler_fail("Redis", &probe->redis_err);
     if (!probe->postgres_ok || !probe->redis_ok) {
         fprintf(stderr, "motley-scheduler: %s does not answer within %u ms\n",
                 probe->postgres_ok ? config->redis_address : "PostgreSQL", config->limits.start_wait_ms);
@@ -172,13 +172,13 @@ static int probe_servers(const struct scheduler_config *config)
     const struct store_config store = {
         .conninfo = config->postgres, .connections = 1, .trouble = database_trouble, .trouble_arg = &probe};
     const struct redis_events events = {redis_up, redis_down};
-    probe.again = evtimer_new(probe.base, ping, &probe);
+    probe.again = evtimer_new(probe.base, scheduler_ping, &probe);
     err_set(&err, ERR_NOMEM, "no memory");
     if (config->redis_ca) {
         const struct tls_files files = {config->redis_ca, config->redis_cert, config->redis_key};
         tls = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
         if (!tls) {
-            rc = fail("Redis", &err);
+            rc = scheduler_fail("Redis", &err);
             goto out;
         }
     }
@@ -188,7 +188,7 @@ static int probe_servers(const struct scheduler_config *config)
                                        .tls = tls};
     probe.redis = redis_create(probe.base, &redis, &events, &probe, &err);
     if (!probe.redis || store_create(probe.base, &store, &probe.store, &err) < 0) {
-        rc = fail("start", &err);
+        rc = scheduler_fail("start", &err);
         goto out;
     }
     rc = wait_for_both(&probe, config);
@@ -208,16 +208,16 @@ static int check_servers(const struct scheduler_config *config)
     struct err err;
     int checked = store_session_check(config->postgres, &err);
     if (checked < 0 && err.code == ERR_UNSUPPORTED)
-        return fail("PostgreSQL", &err);
+        return scheduler_fail("PostgreSQL", &err);
     int rc = probe_servers(config);
     if (rc == 0 && checked < 0 && store_session_check(config->postgres, &err) < 0)
-        rc = fail("PostgreSQL", &err);
+        rc = scheduler_fail("PostgreSQL", &err);
     return rc;
 }
 
 /* ---- running ---- */
 
-static void stop(evutil_socket_t signal_number, short what, void *arg)
+static void scheduler_stop(evutil_socket_t signal_number, short what, void *arg)
 {
     (void)what;
     log_event(LOG_LEVEL_INFO, "stopping", "signal=%d", (int)signal_number);
@@ -246,13 +246,13 @@ static void reload(evutil_socket_t signal_number, short what, void *arg)
     scheduler_reconfigured(running->scheduler);
 }
 
-static int run(struct scheduler_config *config, const char *path)
+static int scheduler_run(struct scheduler_config *config, const char *path)
 {
     struct scheduler_run running = {.config = config, .path = path};
     struct err err;
     struct event_base *base = event_base_new();
-    struct event *term = evsignal_new(base, SIGTERM, stop, base);
-    struct event *interrupt = evsignal_new(base, SIGINT, stop, base);
+    struct event *term = evsignal_new(base, SIGTERM, scheduler_stop, base);
+    struct event *interrupt = evsignal_new(base, SIGINT, scheduler_stop, base);
     struct event *hangup = evsignal_new(base, SIGHUP, reload, &running);
     int rc = 1;
     event_add(term, NULL);
@@ -260,11 +260,11 @@ static int run(struct scheduler_config *config, const char *path)
     struct scheduler *scheduler = scheduler_create(base, config, &placer_planner, &err);
     running.scheduler = scheduler;
     if (!scheduler)
-        rc = fail("start", &err);
+        rc = scheduler_fail("start", &err);
     else
         rc = event_add(hangup, NULL) < 0 || event_base_dispatch(base) < 0 ? 1 : 0;
     if (scheduler && scheduler_ended(scheduler, &err) < 0)
-        rc = fail("stepping down", &err);
+        rc = scheduler_fail("stepping down", &err);
     scheduler_destroy(scheduler);
     event_free(term);
     event_free(interrupt);
@@ -281,12 +281,12 @@ int main(int argc, char **argv)
     int rc;
     if (usage_answered(argc, argv, usage) || usage_schema(argc, argv, &scheduler_config_doc))
         return 0;
-    if (read_options(argc, argv, &options) < 0) {
+    if (scheduler_read_options(argc, argv, &options) < 0) {
         fputs(usage, stderr);
         return 2;
     }
     if (scheduler_config_load(options.config, &config, &err) < 0) {
-        fail("configuration", &err);
+        scheduler_fail("configuration", &err);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -294,7 +294,7 @@ int main(int argc, char **argv)
         rc = options.migrate ? migrate(&config) : restored(&config);
     } else {
         rc = check_servers(&config);
-        rc = rc == 0 ? run(&config, options.config) : rc;
+        rc = rc == 0 ? scheduler_run(&config, options.config) : rc;
     }
     scheduler_config_fini(&config);
     return rc;

@@ -40,7 +40,7 @@ static void user_answered(void *arg, const redisReply *reply, const struct err *
 
 /* Ignores the answer of ACL SAVE. A Redis without an ACL file cannot save its users, and need not, since the
  * users come from the database. */
-static void saved(void *arg, const redisReply *reply, const struct err *err)
+static void redis_users_saved(void *arg, const redisReply *reply, const struct err *err)
 {
     (void)arg;
     (void)reply;
@@ -177,7 +177,7 @@ static void connections_came(void *arg, const redisReply *reply, const struct er
 
 static void list(struct scheduler *scheduler);
 
-static void listed(void *arg, const redisReply *reply, const struct err *err)
+static void redis_users_listed(void *arg, const redisReply *reply, const struct err *err)
 {
     static const char *const save[] = {"ACL", "SAVE"};
     struct scheduler *scheduler = arg;
@@ -192,7 +192,7 @@ static void listed(void *arg, const redisReply *reply, const struct err *err)
     const bool second = scheduler->users_second;
     const bool changed = users_compare(scheduler, reply);
     if (changed)
-        redis_command(scheduler->commands, COMMAND_MS, saved, NULL, 2, save, NULL, &ignored);
+        redis_command(scheduler->commands, COMMAND_MS, redis_users_saved, NULL, 2, save, NULL, &ignored);
     /* If rules were set, the users are listed once more, to learn how Redis words these rules. */
     scheduler->users_second = changed && !second;
     if (scheduler->users_second || scheduler->users_due)
@@ -206,8 +206,8 @@ static void list(struct scheduler *scheduler)
     struct err ignored; /* the next tick asks again */
     scheduler->users_due = false;
     scheduler->users_ns = clock_mono_ns();
-    scheduler->users_asked =
-        redis_command(scheduler->commands, COMMAND_MS, listed, scheduler, 2, argv, NULL, &ignored) == 0;
+    scheduler->users_asked = redis_command(scheduler->commands, COMMAND_MS, redis_users_listed, scheduler, 2,
+                                           argv, NULL, &ignored) == 0;
     redis_command(scheduler->commands, COMMAND_MS, connections_came, scheduler, 4, clients, NULL, &ignored);
 }
 

@@ -244,7 +244,7 @@ static void redis_disconnected(void *arg, const struct err *why)
     scheduler->redis_up = false;
 }
 
-static void reader_connected(void *arg)
+static void scheduler_reader_connected(void *arg)
 {
     struct scheduler *scheduler = arg;
     stay(scheduler->reader);
@@ -335,7 +335,7 @@ static void gained(void *arg, int64_t epoch)
     load_outbox(scheduler);
 }
 
-static void forget(struct scheduler *scheduler)
+static void scheduler_forget(struct scheduler *scheduler)
 {
     leader_note_remove(scheduler->config->leader_file);
     scheduler->epoch = 0;
@@ -373,7 +373,7 @@ static void lost(void *arg, const struct err *why)
     struct scheduler *scheduler = arg;
     log_event(LOG_LEVEL_WARN, "lead_lost", "name=%s epoch=%lld why=\"%s\"", scheduler->config->name,
               (long long)scheduler->epoch, why->text);
-    forget(scheduler);
+    scheduler_forget(scheduler);
 }
 
 static void went_back(void *arg, int64_t jobs)
@@ -432,7 +432,7 @@ static void prune(struct scheduler *scheduler, uint64_t now_ns)
     }
 }
 
-static void tick(evutil_socket_t fd, short what, void *arg)
+static void scheduler_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
     uint64_t now_ns = clock_mono_ns();
@@ -461,7 +461,7 @@ static void tick(evutil_socket_t fd, short what, void *arg)
 
 /* ---- making and ending ---- */
 
-static void outgrown(void *arg, const struct err *why)
+static void scheduler_outgrown(void *arg, const struct err *why)
 {
     struct scheduler *scheduler = arg;
     scheduler->ended = *why;
@@ -488,7 +488,7 @@ static int connect_redis(struct scheduler *scheduler, struct err *err)
                                  .password = config->redis_password,
                                  .tls = scheduler->tls};
     const struct redis_events commands = {redis_connected, redis_disconnected};
-    const struct redis_events reader = {reader_connected, NULL};
+    const struct redis_events reader = {scheduler_reader_connected, NULL};
     scheduler->commands = redis_create(scheduler->base, &redis, &commands, scheduler, err);
     if (!scheduler->commands)
         return -1;
@@ -510,7 +510,7 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     const struct store_leader_events events = {.gained = gained, .lost = lost, .went_back = went_back};
     if (store_create(scheduler->base, &store, &scheduler->store, err) < 0 ||
         store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0 ||
-        store_watch_schema(scheduler->store, outgrown, scheduler, err) < 0) {
+        store_watch_schema(scheduler->store, scheduler_outgrown, scheduler, err) < 0) {
         return -1;
     }
     scheduler->facts =
@@ -556,7 +556,7 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
         return NULL;
     }
     scheduler->turn = event_new(base, -1, 0, turn, scheduler);
-    scheduler->tick = event_new(base, -1, EV_PERSIST, tick, scheduler);
+    scheduler->tick = event_new(base, -1, EV_PERSIST, scheduler_tick, scheduler);
     scheduler->wake = evtimer_new(base, wake, scheduler);
     scheduler->read_later = evtimer_new(base, read_later, scheduler);
     if (!scheduler->turn || !scheduler->tick || !scheduler->wake || !scheduler->read_later) {

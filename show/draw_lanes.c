@@ -51,7 +51,7 @@ static const struct {
 #define CUT_PX 26.0
 #define TIPS_MAX 1500u /* with more shapes than this none gets a tooltip and a number */
 
-static enum lane_kind kind_of(const struct instr *x)
+static enum lane_kind draw_lanes_kind_of(const struct instr *x)
 {
     bool back = x->flags & FLAG_BACKWARD;
     switch (x->op) {
@@ -108,7 +108,7 @@ struct lane_pieces {
     double from_s;       /* time up to which the present receive is drawn; below 0: there is no receive */
 };
 
-static const struct instr *instr_of(const struct lane_view *v, const struct trace_event *e)
+static const struct instr *draw_lanes_instr_of(const struct lane_view *v, const struct trace_event *e)
 {
     return &v->input->plan->ranks[e->rank].programs[e->program].instrs[e->instr];
 }
@@ -171,14 +171,14 @@ static void scale(struct lane_view *v)
         int32_t of[2] = {-1, -1};
         for (uint32_t k = v->event_first[r]; k < v->event_first[r + 1]; k++) {
             const struct trace_event *e = &v->input->timeline->events[v->order[k]];
-            const struct instr *instr = instr_of(v, e);
+            const struct instr *instr = draw_lanes_instr_of(v, e);
             v->step_s = fmax(v->step_s, (double)e->end_ns * 1e-9);
-            if (e->end_ns <= e->begin_ns || kinds[kind_of(instr)].strip)
+            if (e->end_ns <= e->begin_ns || kinds[draw_lanes_kind_of(instr)].strip)
                 continue;
             computing += (double)(e->end_ns - e->begin_ns) * 1e-9;
             if (!together)
                 of[1] = of[0]; /* this turn has no second micro-batch */
-            count += turn_begins(kind_of(instr), instr->micro_batch, &last, of);
+            count += turn_begins(draw_lanes_kind_of(instr), instr->micro_batch, &last, of);
         }
     }
     v->per_s = v->step_s > 0 ? v->width / v->step_s : 0;
@@ -221,7 +221,7 @@ static bool stretch_px(const struct lane_view *v, double begin, double end, stru
     return piece->x1 > piece->x0;
 }
 
-static const struct trace_event *event_at(const struct lane_view *v, uint32_t k)
+static const struct trace_event *draw_lanes_event_at(const struct lane_view *v, uint32_t k)
 {
     return &v->input->timeline->events[v->order[k]];
 }
@@ -234,9 +234,9 @@ static bool idle_next(struct lane_pieces *p, const struct trace_event *receive, 
     double end = (double)receive->end_ns * 1e-9;
     *from = p->from_s;
     while (p->busy < p->stop && *from < end) {
-        const struct trace_event *e = event_at(v, p->busy);
+        const struct trace_event *e = draw_lanes_event_at(v, p->busy);
         double begins = (double)e->begin_ns * 1e-9, ends = (double)e->end_ns * 1e-9;
-        if (instr_of(v, e)->queue != QUEUE_COMPUTE || ends <= *from) {
+        if (draw_lanes_instr_of(v, e)->queue != QUEUE_COMPUTE || ends <= *from) {
             p->busy++;
         } else if (begins <= *from) {
             *from = ends;
@@ -251,13 +251,13 @@ static bool idle_next(struct lane_pieces *p, const struct trace_event *receive, 
     return *from < end;
 }
 
-static bool piece_next(struct lane_pieces *p, struct lane_piece *piece)
+static bool draw_lanes_piece_next(struct lane_pieces *p, struct lane_piece *piece)
 {
     const struct lane_view *v = p->view;
     for (; p->at < p->end; p->at++) {
-        const struct trace_event *e = piece->event = event_at(v, p->at);
+        const struct trace_event *e = piece->event = draw_lanes_event_at(v, p->at);
         double begin = (double)e->begin_ns * 1e-9, end = (double)e->end_ns * 1e-9, to;
-        if (e->end_ns <= e->begin_ns || kind_of(instr_of(v, e)) != p->kind)
+        if (e->end_ns <= e->begin_ns || draw_lanes_kind_of(draw_lanes_instr_of(v, e)) != p->kind)
             continue;
         if (p->kind != KIND_RECV) {
             p->at++;
@@ -293,7 +293,8 @@ static void lane_paths(struct pen *pen, const struct lane_view *v, uint32_t rank
 {
     struct path path = {0};
     struct lane_piece piece;
-    for (struct lane_pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
+    for (struct lane_pieces p = pieces_of(v, rank, kind);
+         draw_lanes_piece_next(&p, &piece) && !pen->failed;) {
         if (path.open && piece.x0 >= path.x0 && piece.x0 - path.x1 < merge_px &&
             (merge_px > 0.3 || piece.x0 < path.x1)) {
             path.x1 = fmax(path.x1, piece.x1);
@@ -320,10 +321,11 @@ static void lane_shapes(struct pen *pen, const struct lane_view *v, uint32_t ran
                         double y, double height)
 {
     struct lane_piece piece;
-    for (struct lane_pieces p = pieces_of(v, rank, kind); piece_next(&p, &piece) && !pen->failed;) {
+    for (struct lane_pieces p = pieces_of(v, rank, kind);
+         draw_lanes_piece_next(&p, &piece) && !pen->failed;) {
         char what[128], seconds[32], x[24], w[24], top[24], h[24];
         const struct trace_event *e = piece.event;
-        const struct instr *instr = instr_of(v, e);
+        const struct instr *instr = draw_lanes_instr_of(v, e);
         double wide = piece.x1 - piece.x0, gap = wide > 3 && !kinds[kind].strip ? 0.6 : 0;
         instr_describe(instr, what, sizeof(what));
         pen_put(pen, "<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"><title>",
@@ -449,7 +451,7 @@ static double legend(struct pen *pen, const struct lane_view *v, double y)
     for (uint32_t i = 0; i < v->input->timeline->count; i++) {
         const struct trace_event *e = &v->input->timeline->events[i];
         if (e->end_ns > e->begin_ns)
-            seen[kind_of(instr_of(v, e))] = true;
+            seen[draw_lanes_kind_of(draw_lanes_instr_of(v, e))] = true;
     }
     for (int kind = 0; kind < KINDS; kind++) {
         snprintf(look, sizeof(look), "class=\"%s\"", kinds[kind].css);

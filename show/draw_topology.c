@@ -185,7 +185,7 @@ struct layout {
 };
 
 /* Reads the next word of a line as a number and moves *at behind it. */
-static bool number(const char **at, double *value)
+static bool draw_topology_number(const char **at, double *value)
 {
     char *end;
     *value = strtod(*at, &end);
@@ -212,12 +212,12 @@ static bool read_edge(const char *line, const struct topology *t, struct layout 
     struct curve curve = {0};
     double points;
     if (layout->curve_count >= layout->curve_room || !node_number(&line, t->count, &curve.a) ||
-        !node_number(&line, t->count, &curve.b) || !number(&line, &points) || points < 2 ||
+        !node_number(&line, t->count, &curve.b) || !draw_topology_number(&line, &points) || points < 2 ||
         points > POINTS_MAX)
         return false;
     curve.count = (uint32_t)points;
     for (uint32_t k = 0; k < curve.count; k++) {
-        if (!number(&line, &curve.x[k]) || !number(&line, &curve.y[k]))
+        if (!draw_topology_number(&line, &curve.x[k]) || !draw_topology_number(&line, &curve.y[k]))
             return false;
         curve.x[k] = layout->x + curve.x[k] * layout->scale;
         curve.y[k] = layout->y + (layout->height_in - curve.y[k]) * layout->scale;
@@ -230,7 +230,8 @@ static bool read_node(const char *line, struct topology *t, struct layout *layou
 {
     uint32_t i;
     double x, y;
-    if (!node_number(&line, t->count, &i) || !number(&line, &x) || !number(&line, &y))
+    if (!node_number(&line, t->count, &i) || !draw_topology_number(&line, &x) ||
+        !draw_topology_number(&line, &y))
         return false;
     t->boxes[i].x = layout->x + x * layout->scale - t->boxes[i].width / 2;
     t->boxes[i].y = layout->y + (layout->height_in - y) * layout->scale - t->boxes[i].height / 2;
@@ -249,7 +250,8 @@ static bool layout_read(struct topology *t, struct layout *layout, const char *t
     for (good = good && layout->curves; good && *text; text += strcspn(text, "\n"), text += *text == '\n') {
         if (strncmp(text, "graph ", 6) == 0) {
             const char *line = text + 6;
-            good = number(&line, &factor) && number(&line, &width_in) && number(&line, &layout->height_in) &&
+            good = draw_topology_number(&line, &factor) && draw_topology_number(&line, &width_in) &&
+                   draw_topology_number(&line, &layout->height_in) &&
                    width_in * 72 <= DRAW_WIDTH - 2 * DRAW_MARGIN && layout->height_in * 72 <= 900;
         } else if (strncmp(text, "node ", 5) == 0) {
             good = read_node(text + 5, t, layout);

@@ -45,13 +45,13 @@ static void times_fini(struct lane_times *times)
     free(times->ready);
 }
 
-static bool is_known(const struct lane_times *times, uint32_t n)
+static bool lanes_is_known(const struct lane_times *times, uint32_t n)
 {
     return times->end[n] >= times->begin[n];
 }
 
 /* Returns the number of an event's instruction, or UINT32_MAX when the plan has no such instruction. */
-static uint32_t number_of(const struct plan_graph *graph, const struct trace_event *event)
+static uint32_t lanes_number_of(const struct plan_graph *graph, const struct trace_event *event)
 {
     if (event->program != PROGRAM_TRAIN || event->rank >= graph->plan->rank_count ||
         event->instr >= graph->base[event->rank + 1] - graph->base[event->rank])
@@ -68,7 +68,7 @@ static uint32_t times_read(const struct plan_graph *graph, const struct trace *t
         const struct trace_event *event = &trace->events[i];
         if (step != UNKNOWN && event->step != step)
             continue;
-        uint32_t n = number_of(graph, event);
+        uint32_t n = lanes_number_of(graph, event);
         if (n == UINT32_MAX) {
             unmatched++;
             continue;
@@ -137,7 +137,7 @@ static int align(struct lanes *lanes, struct err *err)
         struct lane_times *times = both[k];
         int64_t first = INT64_MAX;
         for (uint32_t n = 0; n < graph->total; n++)
-            if (is_known(times, n)) {
+            if (lanes_is_known(times, n)) {
                 const int64_t offset = k ? lanes->clocks[graph->rank_of[n]].offset_ns : 0;
                 times->begin[n] += offset;
                 times->end[n] += offset;
@@ -145,7 +145,7 @@ static int align(struct lanes *lanes, struct err *err)
                 first = times->begin[n] < first ? times->begin[n] : first;
             }
         for (uint32_t n = 0; n < graph->total; n++)
-            if (is_known(times, n)) {
+            if (lanes_is_known(times, n)) {
                 times->begin[n] -= first;
                 times->end[n] -= first;
                 times->ready[n] -= first;
@@ -154,11 +154,11 @@ static int align(struct lanes *lanes, struct err *err)
     return 0;
 }
 
-static int64_t length_of(const struct lanes *lanes, const struct lane_times *times)
+static int64_t lanes_length_of(const struct lanes *lanes, const struct lane_times *times)
 {
     int64_t last = 0;
     for (uint32_t n = 0; n < lanes->graph.total; n++)
-        if (is_known(times, n) && times->end[n] > last)
+        if (lanes_is_known(times, n) && times->end[n] > last)
             last = times->end[n];
     return last;
 }
@@ -221,24 +221,24 @@ static json_t *rank_boxes(const struct lanes *lanes, const struct lane_times *ti
 }
 
 /* Returns the nanoseconds that the rank computes; null when no times are known. */
-static json_t *compute_of(const struct lanes *lanes, const struct lane_times *times, uint32_t rank)
+static json_t *lanes_compute_of(const struct lanes *lanes, const struct lane_times *times, uint32_t rank)
 {
     int64_t sum = 0;
     for (uint32_t n = lanes->graph.base[rank]; n < lanes->graph.base[rank + 1]; n++)
-        if (graph_instr_of(&lanes->graph, rank, n)->queue == QUEUE_COMPUTE && is_known(times, n))
+        if (graph_instr_of(&lanes->graph, rank, n)->queue == QUEUE_COMPUTE && lanes_is_known(times, n))
             sum += times->end[n] - times->begin[n];
     return times->any ? json_integer(sum) : json_null();
 }
 
-static json_t *rank_json(const struct lanes *lanes, uint32_t rank)
+static json_t *lanes_rank_json(const struct lanes *lanes, uint32_t rank)
 {
     const struct plan_rank *of = &lanes->graph.plan->ranks[rank];
     const struct trace_clock *clock = &lanes->clocks[rank];
     return json_pack("{s:I, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "rank", (json_int_t)rank, "device",
                      of->device, "node", of->node, "offset_ns", (json_int_t)clock->offset_ns, "residual_ns",
                      clock->residual_ns < 0 ? json_null() : json_integer(clock->residual_ns),
-                     "compute_predicted_ns", compute_of(lanes, &lanes->predicted, rank),
-                     "compute_measured_ns", compute_of(lanes, &lanes->measured, rank), "predicted",
+                     "compute_predicted_ns", lanes_compute_of(lanes, &lanes->predicted, rank),
+                     "compute_measured_ns", lanes_compute_of(lanes, &lanes->measured, rank), "predicted",
                      rank_boxes(lanes, &lanes->predicted, rank), "measured",
                      rank_boxes(lanes, &lanes->measured, rank));
 }
@@ -258,7 +258,7 @@ static json_t *differences_json(const struct lanes *lanes)
     uint32_t top[DIFFERENCES_MAX], count = 0;
     json_t *list = json_array();
     for (uint32_t n = 0; n < graph->total; n++) {
-        if (!is_known(&lanes->predicted, n) || !is_known(&lanes->measured, n))
+        if (!lanes_is_known(&lanes->predicted, n) || !lanes_is_known(&lanes->measured, n))
             continue;
         const int64_t difference = difference_of(lanes, n);
         uint32_t at = count < DIFFERENCES_MAX ? count++ : DIFFERENCES_MAX;
@@ -283,7 +283,7 @@ static json_t *differences_json(const struct lanes *lanes)
 
 /* ---- the document ---- */
 
-static json_t *names_of(const char *(*name)(int number), int count)
+static json_t *lanes_names_of(const char *(*name)(int number), int count)
 {
     json_t *list = json_array();
     for (int i = 0; i < count; i++)
@@ -310,10 +310,10 @@ static json_t *residual_of(const struct lanes *lanes)
     return lanes->measured.any ? json_integer(worst) : json_null();
 }
 
-static json_t *document_of(struct lanes *lanes, const struct lanes_input *whole)
+static json_t *lanes_document_of(struct lanes *lanes, const struct lanes_input *whole)
 {
-    const int64_t predicted = length_of(lanes, &lanes->predicted),
-                  measured = length_of(lanes, &lanes->measured);
+    const int64_t predicted = lanes_length_of(lanes, &lanes->predicted),
+                  measured = lanes_length_of(lanes, &lanes->measured);
     const int64_t end = predicted > measured ? predicted : measured;
     struct lanes_input input = *whole;
     if (input.to_ns <= input.from_ns) {
@@ -323,7 +323,7 @@ static json_t *document_of(struct lanes *lanes, const struct lanes_input *whole)
     lanes->input = &input;
     json_t *ranks = json_array();
     for (uint32_t rank = 0; rank < lanes->graph.plan->rank_count; rank++)
-        json_array_append_new(ranks, rank_json(lanes, rank));
+        json_array_append_new(ranks, lanes_rank_json(lanes, rank));
     json_t *columns = json_pack("[s,s,s,s,s,s,s,s,s]", "queue", "op", "instr", "micro_batch", "peer",
                                 "begin_ns", "end_ns", "ready_ns", "count");
     json_t *made = json_pack(
@@ -333,8 +333,8 @@ static json_t *document_of(struct lanes *lanes, const struct lanes_input *whole)
         "predicted_ns", lanes->predicted.any ? json_integer(predicted) : json_null(), "measured_ns",
         lanes->measured.any ? json_integer(measured) : json_null(), "residual_ns", residual_of(lanes),
         "slack_ns", (json_int_t)lanes->slack_ns, "unmatched", (json_int_t)lanes->unmatched, "columns",
-        columns, "queues", names_of(queue_name, QUEUE_KINDS), "ops", names_of(instr_op_name, INSTR_COUNT),
-        "ranks", ranks, "differences", differences_json(lanes));
+        columns, "queues", lanes_names_of(queue_name, QUEUE_KINDS), "ops",
+        lanes_names_of(instr_op_name, INSTR_COUNT), "ranks", ranks, "differences", differences_json(lanes));
     lanes->input = whole;
     return made;
 }
@@ -353,7 +353,7 @@ json_t *lanes_to_json(const struct lanes_input *input, struct err *err)
         times_read(&lanes.graph, input->predicted, UNKNOWN, &lanes.predicted);
         if (lanes.step != UNKNOWN)
             lanes.unmatched = times_read(&lanes.graph, input->measured, lanes.step, &lanes.measured);
-        if (align(&lanes, err) == 0 && !(made = document_of(&lanes, input)))
+        if (align(&lanes, err) == 0 && !(made = lanes_document_of(&lanes, input)))
             err_set(err, ERR_NOMEM, "out of memory for lanes");
     }
     times_fini(&lanes.predicted);

@@ -31,7 +31,7 @@ struct print {
     bool windows;    /* whether a rank has several micro-batches under way */
 };
 
-static double number(const json_t *object, const char *key)
+static double print_number(const json_t *object, const char *key)
 {
     return json_number_value(json_object_get(object, key));
 }
@@ -52,7 +52,7 @@ static const char *count_text(char out[48], double count, const char *what)
 
 /* Writes a device's name, with its kind if that is known: "left/0 (rtx-3090)", "left/0 (k80, planned only)".
  */
-static const char *device_name(char out[360], const json_t *line)
+static const char *print_device_name(char out[360], const json_t *line)
 {
     const char *like = text(line, "like");
     const char *mark = strcmp(text(line, "runs"), "planned only") == 0 ? ", planned only" : "";
@@ -65,7 +65,7 @@ static void widen(struct print *p, const json_t *list, size_t shown)
 {
     char name[360];
     for (size_t i = 0; i < json_array_size(list) && i < shown; i++) {
-        int width = (int)strlen(device_name(name, json_array_get(list, i)));
+        int width = (int)strlen(print_device_name(name, json_array_get(list, i)));
         if (width > p->name_width)
             p->name_width = width < NAME_WIDTH_MAX ? width : NAME_WIDTH_MAX;
     }
@@ -76,8 +76,8 @@ static int head_print(struct print *p, const json_t *a)
     char step[32], found[32], micro[48], rows[48];
     const json_t *from = json_object_get(a, "from"), *warnings = json_object_get(a, "warnings");
     const char *words = text(a, "words");
-    double bound = number(a, "lower_bound_s"), used = number(a, "used_bound_s"), step_s = number(a, "step_s"),
-           most = number(a, "micro_batch_rows");
+    double bound = print_number(a, "lower_bound_s"), used = print_number(a, "used_bound_s"),
+           step_s = print_number(a, "step_s"), most = print_number(a, "micro_batch_rows");
     if (buf_printf(p->out, p->err, "%s\n", *words ? words : text(a, "verdict")) < 0 ||
         (from && buf_printf(p->out, p->err, "%s\n", text(from, "words")) < 0))
         return -1;
@@ -89,7 +89,7 @@ static int head_print(struct print *p, const json_t *a)
     const char *schedule = text(a, "schedule");
     bool plain = !*schedule || strcmp(schedule, "1f1b") == 0;
     if (buf_printf(p->out, p->err, "%s%s%s: %s of %s%s", text(a, "placement"), plain ? "" : ", ",
-                   plain ? "" : schedule, count_text(micro, number(a, "micro_batches"), "micro-batch"),
+                   plain ? "" : schedule, count_text(micro, print_number(a, "micro_batches"), "micro-batch"),
                    most > 1 ? "up to " : "", count_text(rows, most, "row")) < 0)
         return -1;
     if (bound > 0 && step_s > 0 &&
@@ -101,12 +101,12 @@ static int head_print(struct print *p, const json_t *a)
         return -1;
     if (bound > 0 && step_s > 0 && buf_printf(p->out, p->err, ")") < 0)
         return -1;
-    if (number(a, "plan_s") > 0 &&
-        buf_printf(p->out, p->err, "; search took %s", units_seconds(found, number(a, "plan_s"))) < 0)
+    if (print_number(a, "plan_s") > 0 &&
+        buf_printf(p->out, p->err, "; search took %s", units_seconds(found, print_number(a, "plan_s"))) < 0)
         return -1;
-    const double all_s = number(a, "steps") * step_s;
+    const double all_s = print_number(a, "steps") * step_s;
     if (all_s > 0 && buf_printf(p->out, p->err, "\n%s: about %s, without the start",
-                                count_text(rows, number(a, "steps"), "step"),
+                                count_text(rows, print_number(a, "steps"), "step"),
                                 all_s < 120 ? units_seconds(found, all_s)
                                             : units_duration(found, 60 * round(all_s / 60))) < 0)
         return -1;
@@ -121,7 +121,7 @@ static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
     int first = (int)json_integer_value(json_array_get(part, 0)) + 1;
     int last = (int)json_integer_value(json_array_get(part, 1));
     for (size_t i = 0; i < json_array_size(ranks); i++)
-        members += number(json_array_get(ranks, i), "stage") == number(rank, "stage");
+        members += print_number(json_array_get(ranks, i), "stage") == print_number(rank, "stage");
     if (members < 2) /* the rank keeps all of it */
         return 0;
     if (first == last)
@@ -136,7 +136,7 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
     const json_t *experts = json_object_get(rank, "experts"), *on = json_object_get(time, "waits_on");
     const json_t *heads = json_object_get(json_object_get(rank, "tensor"), "kv_heads");
     const json_t *blocks = json_object_get(rank, "blocks");
-    double waits = number(time, "wait_s"), share = number(rank, "state_share");
+    double waits = print_number(time, "wait_s"), share = print_number(rank, "state_share");
     bool whole = json_integer_value(json_array_get(blocks, 0)) == 0 &&
                  json_integer_value(json_array_get(blocks, 1)) >= p->blocks;
     char what[48];
@@ -150,12 +150,12 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
     if (whole && !heads && !json_is_integer(experts) && share < 0.9995 &&
         buf_printf(p->out, p->err, "  keeps %.0f %% of the state", 100 * share) < 0)
         return -1;
-    double again_end = number(rank, "recompute_end");
+    double again_end = print_number(rank, "recompute_end");
     if (json_is_true(json_object_get(rank, "recompute")) && buf_printf(p->out, p->err, "  recomputes") < 0)
         return -1;
     if (again_end > 0 && buf_printf(p->out, p->err, " blocks before %.0f", again_end) < 0)
         return -1;
-    double moments = number(rank, "moments_host_bytes");
+    double moments = print_number(rank, "moments_host_bytes");
     if (moments > 0 &&
         buf_printf(p->out, p->err, "  moments on the host: %s", units_bytes(what, (uint64_t)moments)) < 0)
         return -1;
@@ -196,7 +196,7 @@ static void ranks_look(struct print *p, const json_t *ranks)
         const json_t *rank = json_array_get(ranks, i);
         int32_t end = (int32_t)json_integer_value(json_array_get(json_object_get(rank, "blocks"), 1));
         p->blocks = end > p->blocks ? end : p->blocks;
-        p->windows = p->windows || number(rank, "window") > 1;
+        p->windows = p->windows || print_number(rank, "window") > 1;
     }
     p->holds_width = 5;
     for (size_t i = 0; i < json_array_size(ranks); i++) {
@@ -210,7 +210,7 @@ static int ranks_print(struct print *p, const json_t *a)
 {
     const json_t *ranks = json_object_get(a, "ranks");
     const json_t *times = json_object_get(json_object_get(a, "insight"), "ranks");
-    double step_s = number(a, "step_s");
+    double step_s = print_number(a, "step_s");
     ranks_look(p, ranks);
     if (buf_printf(p->out, p->err, "\n  %4s  %-*s  %-*s %6s%s %17s  %s\n", "rank", p->name_width, "device",
                    p->holds_width, "holds", "rows", p->windows ? "  under way" : "", "computes",
@@ -221,18 +221,19 @@ static int ranks_print(struct print *p, const json_t *a)
         char holds[HOLDS_WIDTH_MAX + 1], have[32], limit[32], busy[32], share[16] = "", window[16] = "",
                                                                         name[360];
         char own[48] = "";
-        double has = number(rank, "memory_limit_bytes"), needs = number(rank, "memory_bytes");
-        double base = number(rank, "device_base_bytes");
+        double has = print_number(rank, "memory_limit_bytes"), needs = print_number(rank, "memory_bytes");
+        double base = print_number(rank, "device_base_bytes");
         if (base > 0)
             snprintf(own, sizeof(own), " beside %s of its own", units_bytes(have, (uint64_t)base));
         holds_say(p, rank, holds, sizeof(holds));
         if (step_s > 0)
-            snprintf(share, sizeof(share), "(%.0f %%)", 100 * number(rank, "busy_s") / step_s);
+            snprintf(share, sizeof(share), "(%.0f %%)", 100 * print_number(rank, "busy_s") / step_s);
         if (p->windows)
-            snprintf(window, sizeof(window), "%11.0f", number(rank, "window"));
+            snprintf(window, sizeof(window), "%11.0f", print_number(rank, "window"));
         if (buf_printf(p->out, p->err, "  %4.0f  %-*s  %-*s %6.0f%s %9s %7s  %s of %s (%.0f %%)%s",
-                       number(rank, "rank"), p->name_width, device_name(name, rank), p->holds_width, holds,
-                       number(rank, "rows"), window, units_seconds(busy, number(rank, "busy_s")), share,
+                       print_number(rank, "rank"), p->name_width, print_device_name(name, rank),
+                       p->holds_width, holds, print_number(rank, "rows"), window,
+                       units_seconds(busy, print_number(rank, "busy_s")), share,
                        units_bytes(have, (uint64_t)needs), units_bytes(limit, (uint64_t)has),
                        has > 0 ? 100 * needs / has : 0, own) < 0 ||
             rank_notes(p, rank, json_array_get(times, i), ranks, step_s) < 0 ||
@@ -248,7 +249,7 @@ static int ranks_print(struct print *p, const json_t *a)
 
 /* --- alternatives --- */
 
-static bool fits(const json_t *line)
+static bool print_fits(const json_t *line)
 {
     return strcmp(text(line, "verdict"), "fits") == 0;
 }
@@ -263,11 +264,11 @@ struct other {
 static int other_compare(const void *left, const void *right)
 {
     const struct other *a = left, *b = right;
-    bool fit = fits(a->line);
-    if (fit != fits(b->line))
+    bool fit = print_fits(a->line);
+    if (fit != print_fits(b->line))
         return fit ? -1 : 1;
-    double x = fit ? number(a->line, "step_s") : *text(a->line, "device") != 0;
-    double y = fit ? number(b->line, "step_s") : *text(b->line, "device") != 0;
+    double x = fit ? print_number(a->line, "step_s") : *text(a->line, "device") != 0;
+    double y = fit ? print_number(b->line, "step_s") : *text(b->line, "device") != 0;
     return x != y ? (x < y ? -1 : 1) : a->at < b->at ? -1 : a->at > b->at;
 }
 
@@ -275,26 +276,26 @@ static int other_compare(const void *left, const void *right)
 static bool alike(const json_t *a, const json_t *b)
 {
     return *text(a, "like") && strcmp(text(a, "like"), text(b, "like")) == 0 &&
-           strcmp(text(a, "placement"), text(b, "placement")) == 0 && fits(a) == fits(b) &&
-           number(a, "step_s") == number(b, "step_s") &&
-           number(a, "needs_bytes") == number(b, "needs_bytes") &&
-           number(a, "has_bytes") == number(b, "has_bytes");
+           strcmp(text(a, "placement"), text(b, "placement")) == 0 && print_fits(a) == print_fits(b) &&
+           print_number(a, "step_s") == print_number(b, "step_s") &&
+           print_number(a, "needs_bytes") == print_number(b, "needs_bytes") &&
+           print_number(a, "has_bytes") == print_number(b, "has_bytes");
 }
 
 static int other_print(struct print *p, const json_t *other, size_t like_it, double step_s, bool chosen)
 {
     char step[32], needs[32], has[32], ratio[48], name[360], stages[48] = "";
-    double other_s = number(other, "step_s"),
-           lacks = number(other, "needs_bytes") - number(other, "has_bytes");
-    if (number(other, "stages") > 1)
-        count_text(stages, number(other, "stages"), "stage");
+    double other_s = print_number(other, "step_s"),
+           lacks = print_number(other, "needs_bytes") - print_number(other, "has_bytes");
+    if (print_number(other, "stages") > 1)
+        count_text(stages, print_number(other, "stages"), "stage");
     if (buf_printf(p->out, p->err, "  %-9s %-*s  ", text(other, "placement"), p->name_width,
-                   *text(other, "device") ? device_name(name, other) : stages) < 0)
+                   *text(other, "device") ? print_device_name(name, other) : stages) < 0)
         return -1;
-    units_bytes(needs, (uint64_t)number(other, "needs_bytes"));
-    units_bytes(has, (uint64_t)number(other, "has_bytes"));
+    units_bytes(needs, (uint64_t)print_number(other, "needs_bytes"));
+    units_bytes(has, (uint64_t)print_number(other, "has_bytes"));
     int result;
-    if (fits(other)) {
+    if (print_fits(other)) {
         result = buf_printf(p->out, p->err, "%s per step", units_seconds(step, chosen ? step_s : other_s));
         if (result == 0 && chosen)
             result = buf_printf(p->out, p->err, ", this plan");
@@ -353,7 +354,7 @@ static int alternatives_print(struct print *p, const json_t *a)
             break;
         }
         if (result == 0)
-            result = other_print(p, sorted[i].line, like_it, number(a, "step_s"), chosen);
+            result = other_print(p, sorted[i].line, like_it, print_number(a, "step_s"), chosen);
         i = next;
     }
     free(sorted);
@@ -366,7 +367,7 @@ enum { LEFT_OUT_WORDS = 320 }; /* in characters; a longer text is cut */
 static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, double step_s)
 {
     char step[32], ratio[48];
-    double with = number(line, "step_s_with");
+    double with = print_number(line, "step_s_with");
     const char *why = text(line, "why");
     if (with <= 0) {
         snprintf(out, LEFT_OUT_WORDS, "%s", why);
@@ -404,9 +405,9 @@ static int left_out_print(struct print *p, const json_t *a)
 {
     const json_t *list = json_object_get(a, "left_out");
     char words[LEFT_OUT_WORDS], name[360];
-    bool none = !fits(a); /* without a plan all devices are left out, so only those that were not examined are
-                             worth a line */
-    double step_s = number(a, "step_s");
+    bool none = !print_fits(a); /* without a plan all devices are left out, so only those that were not
+                             examined are worth a line */
+    double step_s = print_number(a, "step_s");
     size_t shown = 0, more = 0, count = json_array_size(list), told = 0;
     for (size_t i = 0; i < count; i++) {
         const json_t *out = json_array_get(list, i);
@@ -421,7 +422,7 @@ static int left_out_print(struct print *p, const json_t *a)
         if (shown++ == LEFT_OUT_SHOWN)
             return buf_printf(p->out, p->err, "  … %zu more; --json has all\n", count - told);
         told += 1 + more;
-        if (buf_printf(p->out, p->err, "  %-*s  %s", p->name_width, device_name(name, out),
+        if (buf_printf(p->out, p->err, "  %-*s  %s", p->name_width, print_device_name(name, out),
                        left_out_words(words, out, step_s)) < 0 ||
             (more && buf_printf(p->out, p->err, "; %zu more like it", more) < 0) ||
             buf_printf(p->out, p->err, "\n") < 0)
@@ -437,10 +438,10 @@ static int gains_print(struct print *p, const json_t *a)
     char step[32];
     size_t i;
     json_array_foreach ((json_t *)(uintptr_t)list, i, line) {
-        const double times = number(line, "tokens_per_s") / number(a, "tokens_per_s");
+        const double times = print_number(line, "tokens_per_s") / print_number(a, "tokens_per_s");
         if (buf_printf(p->out, p->err, "%s  %-24s  %.*f times the tokens per second, %s per step\n",
                        i == 0 ? "\nwould gain\n" : "", text(line, "what"), times < 10 ? 1 : 0, times,
-                       units_seconds(step, number(line, "step_s"))) < 0)
+                       units_seconds(step, print_number(line, "step_s"))) < 0)
             return -1;
     }
     return 0;
@@ -468,13 +469,13 @@ static int path_print(struct print *p, const json_t *path)
         const json_t *part = json_array_get(path, i);
         const char *what = text(part, "what");
         bool apart = strcmp(what, "collective") != 0;
-        if (i > 0 && number(part, "share") < SHARE_LEAST)
+        if (i > 0 && print_number(part, "share") < SHARE_LEAST)
             break;
         if (i == 0 &&
             buf_printf(p->out, p->err, "\nwhere the step's time goes (what its end had to wait for)\n") < 0)
             return -1;
-        if (buf_printf(p->out, p->err, "  %5.1f %%  %s%s%s\n", 100 * number(part, "share"), path_word(what),
-                       apart ? ", " : " ", text(part, "where")) < 0)
+        if (buf_printf(p->out, p->err, "  %5.1f %%  %s%s%s\n", 100 * print_number(part, "share"),
+                       path_word(what), apart ? ", " : " ", text(part, "where")) < 0)
             return -1;
     }
     return 0;
@@ -487,13 +488,14 @@ static int without_print(struct print *p, const json_t *a)
     char step[32], ratio[48], name[360];
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *line = json_array_get(list, i);
-        double without = number(line, "step_s");
+        double without = print_number(line, "step_s");
         if (i == 0 && buf_printf(p->out, p->err, "\nwhat each device brings\n") < 0)
             return -1;
-        bool better = without > 0 && without < number(a, "step_s") * (1 - BETTER_LEAST);
-        if (buf_printf(p->out, p->err, "  without %-*s  ", p->name_width, device_name(name, line)) < 0 ||
+        bool better = without > 0 && without < print_number(a, "step_s") * (1 - BETTER_LEAST);
+        if (buf_printf(p->out, p->err, "  without %-*s  ", p->name_width, print_device_name(name, line)) <
+                0 ||
             (without > 0 ? buf_printf(p->out, p->err, "%s per step, %s%s\n", units_seconds(step, without),
-                                      words_ratio(ratio, without, number(a, "step_s")),
+                                      words_ratio(ratio, without, print_number(a, "step_s")),
                                       better ? ": better without it (placement.exclude)" : "")
                          : buf_printf(p->out, p->err, "nothing fits\n")) < 0)
             return -1;
@@ -511,10 +513,10 @@ static int insight_print(struct print *p, const json_t *a)
         return -1;
     for (size_t i = 0; i < json_array_size(list) && i < IMPROVEMENTS_SHOWN; i++) {
         const json_t *line = json_array_get(list, i);
-        if (number(line, "saves") < 0.001)
+        if (print_number(line, "saves") < 0.001)
             break;
-        if (buf_printf(p->out, p->err, "  %5.1f %%  %s: %s per step%s\n", 100 * number(line, "saves"),
-                       text(line, "words"), units_seconds(step, number(line, "step_s")),
+        if (buf_printf(p->out, p->err, "  %5.1f %%  %s: %s per step%s\n", 100 * print_number(line, "saves"),
+                       text(line, "words"), units_seconds(step, print_number(line, "step_s")),
                        json_is_true(json_object_get(line, "searched")) ? "" : ", at least (same split)") < 0)
             return -1;
     }
@@ -538,7 +540,7 @@ static const char *thousands(char out[32], double count)
 static int foot_print(struct print *p, const json_t *a)
 {
     char all[32], some[32];
-    double cost = number(a, "cost_per_million_tokens"), kwh = number(a, "kwh_per_million_tokens");
+    double cost = print_number(a, "cost_per_million_tokens"), kwh = print_number(a, "kwh_per_million_tokens");
     const char *basis = text(a, "basis");
     if ((cost > 0 || kwh > 0) && buf_printf(p->out, p->err, "\na million tokens:") < 0)
         return -1;
@@ -551,8 +553,8 @@ static int foot_print(struct print *p, const json_t *a)
     const json_t *model = json_object_get(a, "model");
     const char *method = text(model, "method");
     if (model && buf_printf(p->out, p->err, "\nmodel: %s parameters, %s trained%s%s\n",
-                            thousands(all, number(model, "parameters")),
-                            thousands(some, number(model, "trained")), *method ? ": " : "", method) < 0)
+                            thousands(all, print_number(model, "parameters")),
+                            thousands(some, print_number(model, "trained")), *method ? ": " : "", method) < 0)
         return -1;
     return *basis ? buf_printf(p->out, p->err, "%sbased on: %s\n", model ? "" : "\n", basis) : 0;
 }

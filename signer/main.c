@@ -20,7 +20,7 @@ static const char usage[] =
     "  --peer USER      whose processes may ask, beside our own user's\n"
     "  --lifetime TIME  of an agent's certificate: 30d; 10s to 90d\n";
 
-static int take(int argc, char **argv, struct signer_options *options)
+static int signer_take(int argc, char **argv, struct signer_options *options)
 {
     static const struct option known[] = {
         {"ca", required_argument, NULL, 'c'},       {"key", required_argument, NULL, 'k'},
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     int ends_of[2];
     if (usage_answered(argc, argv, usage))
         return 0;
-    if (take(argc, argv, &options) < 0) {
+    if (signer_take(argc, argv, &options) < 0) {
         fputs(usage, stderr);
         return 2;
     }

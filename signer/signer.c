@@ -52,7 +52,8 @@ static bool node_valid(const char *node)
            strspn(node, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-static int sign(const struct key_process *k, const json_t *request, struct buf *certificate, struct err *err)
+static int signer_sign(const struct key_process *k, const json_t *request, struct buf *certificate,
+                       struct err *err)
 {
     struct json_reader reader;
     const char *kind = NULL, *node = NULL, *csr = NULL;
@@ -116,7 +117,7 @@ static int answer_write(int fd, json_t *answer, struct err *err)
     return rc;
 }
 
-static json_t *refusal(const struct err *why)
+static json_t *signer_refusal(const struct err *why)
 {
     return json_pack("{s:s, s:s}", "code", err_code_name(why->code), "error", why->text);
 }
@@ -126,9 +127,9 @@ static int answer_request(const struct key_process *k, int fd, const json_t *req
     struct buf certificate;
     struct err why = {0};
     buf_init(&certificate, PEM_BYTES_MAX);
-    json_t *answer = sign(k, request, &certificate, &why) == 0
+    json_t *answer = signer_sign(k, request, &certificate, &why) == 0
                          ? json_pack("{s:s}", "certificate", buf_str(&certificate))
-                         : refusal(&why);
+                         : signer_refusal(&why);
     buf_fini(&certificate);
     return answer_write(fd, answer, err);
 }
@@ -164,7 +165,7 @@ static int trial_sign(const struct key_process *k, struct err *err)
         request = json_pack("{s:s, s:s, s:i, s:s}", "kind", "agent", "node", "trial", "generation", 1, "csr",
                             buf_str(&csr));
     if (rc == 0)
-        rc = sign(k, request, &made, err);
+        rc = signer_sign(k, request, &made, err);
     json_decref(request);
     buf_fini(&key);
     buf_fini(&csr);
@@ -189,7 +190,7 @@ int signer_keep(const struct signer_options *options, int fd, struct err *err)
         rc = err_wrap(err, "\"%s\", \"%s\"", options->ca_file, options->key_file);
     if (rc == 0)
         rc = sandbox_enter(&limits, err);
-    if (answer_write(fd, rc < 0 ? refusal(err) : json_pack("{s:b}", "ready", 1), &ignored) < 0)
+    if (answer_write(fd, rc < 0 ? signer_refusal(err) : json_pack("{s:b}", "ready", 1), &ignored) < 0)
         rc = -1;
     while (rc == 0 && (rc = request_read(fd, &in, &request, err)) == 1) {
         rc = answer_request(&k, fd, request, err);
@@ -264,7 +265,7 @@ static int serve_one(const struct signer_options *options, int caller, int fd, s
     return rc;
 }
 
-static int wait_ready(int fd, struct err *err)
+static int signer_wait_ready(int fd, struct err *err)
 {
     json_t *answer = NULL;
     if (frame_recv(fd, &frame_limits, in_ms(SIGN_MS), &answer, err) < 0)
@@ -283,7 +284,7 @@ int signer_serve(const struct signer_options *options, int fd, struct err *err)
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
-    int signals = signalfd(-1, &ends, SFD_CLOEXEC), listener = -1, rc = wait_ready(fd, err);
+    int signals = signalfd(-1, &ends, SFD_CLOEXEC), listener = -1, rc = signer_wait_ready(fd, err);
     if (rc == 0 && (listener = listen_at(options->socket, err)) < 0)
         rc = -1;
     if (rc == 0)

@@ -165,7 +165,7 @@ int store_run_doc(struct store *store, const struct pg_step *steps, int count, u
 
 /* ---- calls that answer an id ---- */
 
-static void id_fail(struct store_call *call, const struct err *err)
+static void call_id_fail(struct store_call *call, const struct err *err)
 {
     ((store_id_fn *)call->done)(call->arg, err, 0);
 }
@@ -187,7 +187,8 @@ int store_run_id(struct store *store, const struct pg_step *steps, int count, un
                  const char *missing, store_id_fn *done, void *arg, struct err *err)
 {
     return store_run(store, steps, count, flags,
-                     store_call_create(id_deliver, id_fail, (void (*)(void))done, arg, missing, err), err);
+                     store_call_create(id_deliver, call_id_fail, (void (*)(void))done, arg, missing, err),
+                     err);
 }
 
 /* ---- calls that answer nothing ---- */

@@ -15,7 +15,7 @@ bool store_node_name_valid(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-static int check_name(const char *name, struct err *err)
+static int enrol_check_name(const char *name, struct err *err)
 {
     return store_node_name_valid(name)
                ? 0
@@ -24,14 +24,14 @@ static int check_name(const char *name, struct err *err)
 }
 
 /* Checks a name, or the beginning of names with a * behind it. */
-static int check_names(const char *names, struct err *err)
+static int enrol_check_names(const char *names, struct err *err)
 {
     char begin[66];
     const size_t size = strlen(names);
     if (size < 2 || size >= sizeof(begin) || names[size - 1] != '*')
-        return check_name(names, err);
+        return enrol_check_name(names, err);
     snprintf(begin, sizeof(begin), "%.*s", (int)size - 1, names);
-    return check_name(begin, err);
+    return enrol_check_name(begin, err);
 }
 
 /* ---- join tokens ---- */
@@ -40,7 +40,7 @@ int store_join_token_put(struct store *store, const struct principal *maker,
                          const struct store_join_token *token, store_done_fn *done, void *arg,
                          struct err *err)
 {
-    if (token->node && check_names(token->node, err) < 0)
+    if (token->node && enrol_check_names(token->node, err) < 0)
         return -1;
     if (token->replace && (!token->node || strchr(token->node, '*') || token->uses > 1))
         return err_set(err, ERR_INVALID, "replace: needs node, the one name that may be taken over, once");
@@ -58,7 +58,7 @@ int store_join_tokens_revoke(struct store *store, const struct principal *princi
                              store_doc_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
-    if (node && check_names(node, err) < 0)
+    if (node && enrol_check_names(node, err) < 0)
         return -1;
     sql_join_tokens_revoke(&params, node, principal);
     return store_one_doc(store, &params, "", done, arg, err);
@@ -66,7 +66,7 @@ int store_join_tokens_revoke(struct store *store, const struct principal *princi
 
 /* ---- joining ---- */
 
-static void id_fail(struct store_call *call, const struct err *err)
+static void enrol_id_fail(struct store_call *call, const struct err *err)
 {
     ((store_id_fn *)call->done)(call->arg, err, 0);
 }
@@ -117,7 +117,7 @@ static int run_join(struct store *store, struct pg_params *params, store_deliver
         node, node);
     const struct pg_step step = store_step(params);
     int rc = store_run(store, &step, 1, STORE_ALONE,
-                       store_call_create(deliver, id_fail, (void (*)(void))done, arg, taken, err), err);
+                       store_call_create(deliver, enrol_id_fail, (void (*)(void))done, arg, taken, err), err);
     pg_params_fini(params);
     return rc;
 }
@@ -133,7 +133,7 @@ int store_join_check(struct store *store, const uint8_t hash[32], const char *no
 int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done, void *arg,
                 struct err *err)
 {
-    if (check_name(enrol->node, err) < 0)
+    if (enrol_check_name(enrol->node, err) < 0)
         return -1;
     struct pg_params params;
     const struct sql_node_enrol of = {.hash = enrol->join_hash,

@@ -139,8 +139,9 @@ static const char *audit_name(enum job_event event)
     }
 }
 
-static int command_run(struct store *store, const struct principal *principal, const struct job_command *of,
-                       bool several, store_doc_fn *done, void *arg, struct err *err)
+static int jobs_command_run(struct store *store, const struct principal *principal,
+                            const struct job_command *of, bool several, store_doc_fn *done, void *arg,
+                            struct err *err)
 {
     if (of->event != JOB_EVENT_HOLD && of->event != JOB_EVENT_RELEASE && of->event != JOB_EVENT_CANCEL &&
         of->event != JOB_EVENT_RESUME) {
@@ -175,7 +176,7 @@ int store_job_command(struct store *store, const struct principal *principal, in
                       struct err *err)
 {
     const struct job_command of = {.event = event, .ids = &id, .count = 1, .more_steps = more_steps};
-    return command_run(store, principal, &of, false, done, arg, err);
+    return jobs_command_run(store, principal, &of, false, done, arg, err);
 }
 
 int store_jobs_command(struct store *store, const struct principal *principal, enum job_event event,
@@ -184,14 +185,14 @@ int store_jobs_command(struct store *store, const struct principal *principal, e
     const struct job_command of = {.event = event, .ids = ids, .count = count};
     if (count > STORE_PAGE_MAX)
         return err_set(err, ERR_INVALID, "ids: %zu jobs are more than %d", count, STORE_PAGE_MAX);
-    return command_run(store, principal, &of, true, done, arg, err);
+    return jobs_command_run(store, principal, &of, true, done, arg, err);
 }
 
 int store_owner_command(struct store *store, const struct principal *principal, enum job_event event,
                         const char *owner, store_doc_fn *done, void *arg, struct err *err)
 {
     const struct job_command of = {.event = event, .owner = owner};
-    return command_run(store, principal, &of, true, done, arg, err);
+    return jobs_command_run(store, principal, &of, true, done, arg, err);
 }
 
 /* ---- changes of a job ---- */

@@ -1,9 +1,9 @@
 /* Inserts submitted jobs: many requests share one statement and one commit.
  *
- * Submits are collected in `waiting`. When a batch may be sent (may_send), the loop's next turn sends all of
- * them (at most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and many submits
- * share one flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent, then the
- * batch owns the job. Each pending job ends in exactly one callback.
+ * Submits are collected in `waiting`. When a batch may be sent (jobs_insert_may_send), the loop's next turn
+ * sends all of them (at most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and
+ * many submits share one flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent,
+ * then the batch owns the job. Each pending job ends in exactly one callback.
  */
 #include "store/jobs.h"
 #include "store/jobs_insert.sql.h"
@@ -360,7 +360,7 @@ static void send_one(struct store *store, struct pending_job *job)
 /* A second batch begins beside the first one once half as many jobs wait as are under way. Without that the
  * first of many clients to submit anew would get a statement of its own, which costs as much as four more
  * jobs, and the others would wait for both. */
-static bool may_send(const struct store *store)
+static bool jobs_insert_may_send(const struct store *store)
 {
     const struct job_batcher *batcher = store->batcher;
     return batcher->first &&
@@ -371,7 +371,7 @@ static bool may_send(const struct store *store)
 static void send_batches(struct store *store)
 {
     struct job_batcher *batcher = store->batcher;
-    while (may_send(store)) {
+    while (jobs_insert_may_send(store)) {
         struct pending_job *jobs[JOB_BATCH_MAX];
         unsigned count = 0;
         while (batcher->first && count < store->config.job_batch_max)
@@ -517,7 +517,7 @@ int store_job_insert(struct store *store, const struct store_job_new *new, store
     *batcher->last = job;
     batcher->last = &job->next;
     batcher->waiting++;
-    if (!batcher->kicked && may_send(store)) {
+    if (!batcher->kicked && jobs_insert_may_send(store)) {
         batcher->kicked = true;
         event_active(batcher->kick, 0, 0);
     }

@@ -35,7 +35,7 @@ struct store_leader {
     int64_t epoch, pid;
 };
 
-static void arm(struct store_leader *leader)
+static void leader_arm(struct store_leader *leader)
 {
     const struct timeval pause = {.tv_sec = leader->poll_ms / 1000, .tv_usec = leader->poll_ms % 1000 * 1000};
     event_add(leader->timer, &pause);
@@ -54,7 +54,7 @@ static bool answer_came(struct store_leader *leader, const struct err *err)
 {
     leader->asking = false;
     if (err->code != ERR_CANCELLED)
-        arm(leader);
+        leader_arm(leader);
     return err->code != ERR_CANCELLED;
 }
 
@@ -83,7 +83,7 @@ static void settled(void *arg, const struct pg_result *const *results, int count
 
 /* Puts a promoted standby that may lack the last commits into use. The fence refuses it when somebody else
  * has won the lock meanwhile. */
-static void settle(struct store_leader *leader, int64_t epoch)
+static void leader_settle(struct store_leader *leader, int64_t epoch)
 {
     struct pg_params fence, why;
     struct err err;
@@ -103,7 +103,8 @@ static void settle(struct store_leader *leader, int64_t epoch)
         event_del(leader->timer);
 }
 
-static void answered(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+static void leader_answered(void *arg, const struct pg_result *const *results, int count,
+                            const struct err *err)
 {
     struct store_leader *leader = arg;
     struct err why;
@@ -122,7 +123,7 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
     int64_t pid = pg_i64(results[0], 0, LEADER_ROW_PID);
     if (leader->epoch == 0 && pg_bool(results[0], 0, LEADER_STAND_BEHIND)) {
         leader->pid = pid;
-        settle(leader, epoch);
+        leader_settle(leader, epoch);
     } else if (leader->epoch == 0) {
         leader->epoch = epoch;
         leader->pid = pid;
@@ -133,7 +134,7 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
     }
 }
 
-static void ask(struct store_leader *leader)
+static void leader_ask(struct store_leader *leader)
 {
     struct pg_params params;
     struct err err;
@@ -145,19 +146,19 @@ static void ask(struct store_leader *leader)
     else
         sql_leader_stand(&params, leader->name, leader->silent_ms, leader->waited);
     const struct pg_step step = store_step(&params);
-    leader->asking = pg_query_with(leader->pg, &step, 1, ASK_MS, true, answered, leader, &err) == 0;
+    leader->asking = pg_query_with(leader->pg, &step, 1, ASK_MS, true, leader_answered, leader, &err) == 0;
     pg_params_fini(&params);
     if (!leader->asking) {
-        arm(leader);
+        leader_arm(leader);
         lose(leader, &err);
     }
 }
 
-static void tick(evutil_socket_t fd, short what, void *arg)
+static void leader_tick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    ask(arg);
+    leader_ask(arg);
 }
 
 static void on_trouble(void *arg, const struct err *why)
@@ -191,13 +192,13 @@ struct store_leader *store_leader_create(struct event_base *base, const struct s
         .trouble = on_trouble,
         .arg = leader,
     };
-    leader->timer = evtimer_new(base, tick, leader);
+    leader->timer = evtimer_new(base, leader_tick, leader);
     leader->pg = leader->timer ? pg_create(base, &pg, err) : NULL;
     if (!leader->pg) {
         store_leader_destroy(leader);
         return NULL;
     }
-    ask(leader);
+    leader_ask(leader);
     return leader;
 }
 

@@ -66,8 +66,8 @@ static int by_nodes(const void *a, const void *b)
     return from != 0 ? from : strcmp(x->to, y->to);
 }
 
-static int take_row(struct store_links *links, const struct pg_result *result, int row, size_t sorted,
-                    struct err *err)
+static int links_take_row(struct store_links *links, const struct pg_result *result, int row, size_t sorted,
+                          struct err *err)
 {
     struct store_sched_link link = {strdup(pg_text(result, row, LINK_ROW_FROM_NODE)),
                                     strdup(pg_text(result, row, LINK_ROW_TO_NODE)),
@@ -93,7 +93,7 @@ static int links_take(struct store_links *links, const struct pg_result *result,
         if (pg_is_null(result, row, LINK_ROW_FROM_NODE))
             continue;
         links->version++;
-        rc = take_row(links, result, row, sorted, err);
+        rc = links_take_row(links, result, row, sorted, err);
     }
     if (links->count > sorted)
         qsort(links->at, links->count, sizeof(*links->at), by_nodes);

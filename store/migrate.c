@@ -49,7 +49,7 @@ static int check_applied(const struct pg_result *applied, size_t *next, struct e
 }
 
 /* Runs the migration and records it in motley_migrations, in one transaction. */
-static int apply(struct pg_conn *conn, const struct store_migration *migration, struct err *err)
+static int migrate_apply(struct pg_conn *conn, const struct store_migration *migration, struct err *err)
 {
     char digest[DIGEST_HEX_SIZE];
     struct buf script;
@@ -92,7 +92,7 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
         goto out;
     }
     for (; next < store_migration_count; next++) {
-        if (apply(conn, &store_migrations[next], err) < 0)
+        if (migrate_apply(conn, &store_migrations[next], err) < 0)
             goto out;
         ++*applied;
     }

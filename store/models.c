@@ -76,7 +76,7 @@ int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_d
     return store_one_doc(store, &params, NULL, done, arg, err);
 }
 
-static const char *node_of(const struct principal *principal)
+static const char *models_node_of(const struct principal *principal)
 {
     return principal->kind == PRINCIPAL_AGENT ? principal->name : NULL;
 }
@@ -88,7 +88,7 @@ int store_blob_put(struct store *store, const struct principal *principal, const
         return -1;
     struct pg_params params;
     sql_blob_put(&params, blob->sha256, blob->size, blob->path, blob->manifest, principal->id,
-                 node_of(principal));
+                 models_node_of(principal));
     return store_one_done(store, &params, done, arg, err);
 }
 
@@ -101,7 +101,7 @@ static int blob_read(struct store *store, blob_fill_fn *fill, const struct princ
     char missing[300];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no blob \"%.220s\"", sha256);
-    fill(&params, sha256, principal, node_of(principal));
+    fill(&params, sha256, principal, models_node_of(principal));
     return store_one_doc(store, &params, missing, done, arg, err);
 }
 

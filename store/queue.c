@@ -120,7 +120,7 @@ static void shared_fini(struct shared_table *table)
 /* ---- jobs by id ---- */
 
 /* Returns the slot of the job with this id, or the empty slot where it would be put. */
-static size_t slot_of(const struct store_queue *queue, int64_t id)
+static size_t queue_slot_of(const struct store_queue *queue, int64_t id)
 {
     size_t slot = hash_id(id) & (queue->slot_count - 1);
     while (queue->slots[slot] != 0 && queue->jobs[queue->slots[slot] - 1].id != id)
@@ -143,7 +143,7 @@ static int jobs_grow(struct store_queue *queue, struct err *err)
     free(queue->slots);
     queue->slots = slots_create(queue->count + 1, &queue->slot_count, err);
     for (size_t i = 0; queue->slots && i < queue->count; i++)
-        queue->slots[slot_of(queue, queue->jobs[i].id)] = (uint32_t)i + 1;
+        queue->slots[queue_slot_of(queue, queue->jobs[i].id)] = (uint32_t)i + 1;
     return queue->slots ? 0 : -1;
 }
 
@@ -172,12 +172,12 @@ static void job_fini(struct store_queue *queue, struct store_sched_job *job)
 
 static void job_remove(struct store_queue *queue, int64_t id)
 {
-    const size_t slot = queue->slot_count > 0 ? slot_of(queue, id) : 0;
+    const size_t slot = queue->slot_count > 0 ? queue_slot_of(queue, id) : 0;
     if (queue->slot_count == 0 || queue->slots[slot] == 0)
         return;
     struct store_sched_job *job = &queue->jobs[queue->slots[slot] - 1];
     const struct store_sched_job *last = &queue->jobs[queue->count - 1];
-    const size_t last_slot = slot_of(queue, last->id);
+    const size_t last_slot = queue_slot_of(queue, last->id);
     job_fini(queue, job);
     *job = *last;
     queue->slots[last_slot] = queue->slots[slot];
@@ -217,7 +217,7 @@ void store_read_job(const struct pg_result *result, int row, struct store_sched_
 }
 
 /* Copies a column's text; NULL for null. Returns -1 without memory. */
-static int copy_text(const struct pg_result *result, int row, int column, char **text, struct err *err)
+static int queue_copy_text(const struct pg_result *result, int row, int column, char **text, struct err *err)
 {
     *text = pg_is_null(result, row, column) ? NULL : strdup(pg_text(result, row, column));
     return *text || pg_is_null(result, row, column) ? 0 : err_set(err, ERR_NOMEM, "no memory for the queue");
@@ -243,13 +243,13 @@ static int job_add(struct store_queue *queue, const struct pg_result *result, in
     job.class = (uint32_t)class_index;
     struct store_sched_job *to = &queue->jobs[queue->count];
     *to = job;
-    queue->slots[slot_of(queue, job.id)] = (uint32_t)++queue->count;
-    return copy_text(result, row, JOB_ROW_WHY, &to->why, err) < 0
+    queue->slots[queue_slot_of(queue, job.id)] = (uint32_t)++queue->count;
+    return queue_copy_text(result, row, JOB_ROW_WHY, &to->why, err) < 0
                ? -1
-               : copy_text(result, row, QUEUE_ROW_AVOID, &to->avoid, err);
+               : queue_copy_text(result, row, QUEUE_ROW_AVOID, &to->avoid, err);
 }
 
-static int take_row(struct store_queue *queue, const struct pg_result *result, int row, struct err *err)
+static int queue_take_row(struct store_queue *queue, const struct pg_result *result, int row, struct err *err)
 {
     if (pg_is_null(result, row, JOB_ROW_ID))
         return 0;
@@ -266,10 +266,10 @@ int store_queue_take(struct store_queue *queue, const struct pg_result *result, 
 {
     int rc = 0;
     for (int row = 0; row < pg_rows(result) && rc == 0; row++)
-        rc = take_row(queue, result, row, err);
+        rc = queue_take_row(queue, result, row, err);
     if (rc == 0 && pg_rows(result) > 0) {
         free(queue->snapshot);
-        rc = copy_text(result, 0, QUEUE_ROW_SEEN, &queue->snapshot, err);
+        rc = queue_copy_text(result, 0, QUEUE_ROW_SEEN, &queue->snapshot, err);
     }
     if (rc < 0) {
         store_queue_forget(queue);
@@ -343,7 +343,7 @@ const struct store_sched_job *store_queue_at(const struct store_queue *queue, si
 
 const struct store_sched_job *store_queue_find(const struct store_queue *queue, int64_t id)
 {
-    const size_t slot = queue->slot_count > 0 ? slot_of(queue, id) : 0;
+    const size_t slot = queue->slot_count > 0 ? queue_slot_of(queue, id) : 0;
     return queue->slot_count > 0 && queue->slots[slot] != 0 ? &queue->jobs[queue->slots[slot] - 1] : NULL;
 }
 

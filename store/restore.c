@@ -16,7 +16,8 @@
 enum { ANSWER_MS = 600000 };
 
 /* Runs a statement; *result is freed and becomes the statement's result. */
-static int step(struct pg_conn *conn, struct pg_params *params, struct pg_result **result, struct err *err)
+static int restore_step(struct pg_conn *conn, struct pg_params *params, struct pg_result **result,
+                        struct err *err)
 {
     pg_result_free(*result);
     *result = NULL;
@@ -30,27 +31,27 @@ static int restore(struct pg_conn *conn, struct store_restored *restored, struct
 {
     struct pg_params params;
     sql_restore_lock(&params);
-    if (pg_script(conn, "BEGIN", err) < 0 || step(conn, &params, result, err) < 0)
+    if (pg_script(conn, "BEGIN", err) < 0 || restore_step(conn, &params, result, err) < 0)
         return -1;
     if (!pg_bool(*result, 0, RESTORE_LOCK_WON))
         return err_set(err, ERR_BUSY, "a scheduler leads this database: stop all schedulers first");
     sql_restore_incarnation(&params);
-    if (step(conn, &params, result, err) < 0)
+    if (restore_step(conn, &params, result, err) < 0)
         return -1;
     if (pg_rows(*result) != 1)
         return err_set(err, ERR_CONFLICT, "the clock of the database's machine is behind the backup's");
     snprintf(restored->incarnation, sizeof(restored->incarnation), "%s",
              pg_text(*result, 0, RESTORE_INCARNATION_INCARNATION));
     sql_restore_sequences(&params);
-    if (step(conn, &params, result, err) < 0)
+    if (restore_step(conn, &params, result, err) < 0)
         return -1;
     restored->seconds = pg_i64(*result, 0, RESTORE_SEQUENCES_SECONDS);
     sql_restore_runs(&params, "the database was restored from a backup");
-    if (step(conn, &params, result, err) < 0)
+    if (restore_step(conn, &params, result, err) < 0)
         return -1;
     restored->jobs = pg_i64(*result, 0, RESTORE_RUNS_JOBS);
     sql_restore_forget(&params);
-    return step(conn, &params, result, err) < 0 ? -1 : pg_script(conn, "COMMIT", err);
+    return restore_step(conn, &params, result, err) < 0 ? -1 : pg_script(conn, "COMMIT", err);
 }
 
 int store_restore(const char *conninfo, struct store_restored *restored, struct err *err)

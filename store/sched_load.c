@@ -87,8 +87,8 @@ char *store_view_text(struct store_view *view, const char *text)
 
 /* ---- rows to structs ---- */
 
-static char *text_of(struct store_view *view, const struct pg_result *result, int row, int column,
-                     bool nullable)
+static char *sched_load_text_of(struct store_view *view, const struct pg_result *result, int row, int column,
+                                bool nullable)
 {
     return nullable && pg_is_null(result, row, column) ? NULL
                                                        : store_view_text(view, pg_text(result, row, column));
@@ -96,7 +96,8 @@ static char *text_of(struct store_view *view, const struct pg_result *result, in
 
 /* Returns a column's document, which the view owns; NULL for null. A document that cannot be read counts as
  * JSON's null: it costs its own row what it says, and no other row the load. */
-static json_t *document_of(struct store_view *view, const struct pg_result *result, int row, int column)
+static json_t *sched_load_document_of(struct store_view *view, const struct pg_result *result, int row,
+                                      int column)
 {
     if (pg_is_null(result, row, column))
         return NULL;
@@ -107,7 +108,8 @@ static json_t *document_of(struct store_view *view, const struct pg_result *resu
     return NULL;
 }
 
-static void *rows_of(struct store_view *view, const struct pg_result *result, size_t size, size_t *count)
+static void *sched_load_rows_of(struct store_view *view, const struct pg_result *result, size_t size,
+                                size_t *count)
 {
     void *memory = view_alloc(view, (size_t)pg_rows(result) * size);
     *count = memory ? (size_t)pg_rows(result) : 0;
@@ -121,10 +123,10 @@ static enum stop_why stop_of(const struct pg_result *result, int row, int column
 
 static void read_jobs(struct store_view *view, const struct pg_result *active)
 {
-    view->jobs = rows_of(view, active, sizeof(*view->jobs), &view->job_count);
+    view->jobs = sched_load_rows_of(view, active, sizeof(*view->jobs), &view->job_count);
     for (size_t i = 0; i < view->job_count; i++) {
         store_read_job(active, (int)i, &view->jobs[i]);
-        view->jobs[i].why = text_of(view, active, (int)i, JOB_ROW_WHY, true);
+        view->jobs[i].why = sched_load_text_of(view, active, (int)i, JOB_ROW_WHY, true);
     }
 }
 
@@ -149,15 +151,15 @@ static void read_rank(struct store_view *view, const struct pg_result *result, i
 {
     rank->assignment = pg_i64(result, row, SCHED_RANKS_ASSIGNMENT);
     rank->rank = (uint32_t)pg_i64(result, row, SCHED_RANKS_RANK);
-    rank->node = text_of(view, result, row, SCHED_RANKS_NODE, false);
-    rank->device = text_of(view, result, row, SCHED_RANKS_DEVICE, false);
+    rank->node = sched_load_text_of(view, result, row, SCHED_RANKS_NODE, false);
+    rank->device = sched_load_text_of(view, result, row, SCHED_RANKS_DEVICE, false);
     rank->state =
         (enum assignment_state)state_from_name(&assignment_machine, pg_text(result, row, SCHED_RANKS_STATE));
     rank->last_seq = pg_i64(result, row, SCHED_RANKS_LAST_SEQ);
-    rank->address = text_of(view, result, row, SCHED_RANKS_ADDRESS, true);
-    rank->identity = text_of(view, result, row, SCHED_RANKS_IDENTITY, true);
-    rank->code = text_of(view, result, row, SCHED_RANKS_CODE, true);
-    rank->why = text_of(view, result, row, SCHED_RANKS_WHY, true);
+    rank->address = sched_load_text_of(view, result, row, SCHED_RANKS_ADDRESS, true);
+    rank->identity = sched_load_text_of(view, result, row, SCHED_RANKS_IDENTITY, true);
+    rank->code = sched_load_text_of(view, result, row, SCHED_RANKS_CODE, true);
+    rank->why = sched_load_text_of(view, result, row, SCHED_RANKS_WHY, true);
     rank->own_fault = pg_bool(result, row, SCHED_RANKS_OWN_FAULT);
     rank->busy_s = pg_f64(result, row, SCHED_RANKS_BUSY_S);
     rank->compute_s = pg_f64(result, row, SCHED_RANKS_COMPUTE_S);
@@ -167,7 +169,7 @@ static void read_rank(struct store_view *view, const struct pg_result *result, i
 /* Both results are sorted by run, so one pass over the ranks assigns them to their runs. */
 static void read_runs(struct store_view *view, const struct pg_result *runs, const struct pg_result *ranks)
 {
-    view->runs = rows_of(view, runs, sizeof(*view->runs), &view->run_count);
+    view->runs = sched_load_rows_of(view, runs, sizeof(*view->runs), &view->run_count);
     int total = pg_rows(ranks);
     int at = 0;
     for (size_t i = 0; i < view->run_count; i++) {
@@ -183,7 +185,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->started_us = pg_i64(runs, row, SCHED_RUNS_STARTED_US);
         run->stopping_us = pg_i64(runs, row, SCHED_RUNS_STOPPING_US);
         run->killed_us = pg_i64(runs, row, SCHED_RUNS_KILLED_US);
-        run->why = text_of(view, runs, row, SCHED_RUNS_WHY, true);
+        run->why = sched_load_text_of(view, runs, row, SCHED_RUNS_WHY, true);
         run->advanced = pg_bool(runs, row, SCHED_RUNS_ADVANCED);
         run->lost_before = (uint32_t)pg_i64(runs, row, SCHED_RUNS_LOST_BEFORE);
         run->step_s = pg_f64(runs, row, SCHED_RUNS_STEP_S);
@@ -195,7 +197,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->saves_missed = (uint32_t)pg_i64(runs, row, SCHED_RUNS_SAVES_MISSED);
         run->start_step = pg_i64(runs, row, SCHED_RUNS_START_STEP);
         run->load_bytes = (uint64_t)pg_i64(runs, row, SCHED_RUNS_LOAD_BYTES);
-        run->trial = document_of(view, runs, row, SCHED_RUNS_TRIAL);
+        run->trial = sched_load_document_of(view, runs, row, SCHED_RUNS_TRIAL);
         run->corrected = pg_f64(runs, row, SCHED_RUNS_CORRECTED);
         while (at < total && pg_i64(ranks, at, SCHED_RANKS_RUN) < run->id)
             at++;
@@ -226,13 +228,13 @@ void store_sched_health(struct store_sched_device *device, json_t *health)
 static void read_cluster(struct store_view *view, const struct pg_result *nodes,
                          const struct pg_result *devices)
 {
-    view->nodes = rows_of(view, nodes, sizeof(*view->nodes), &view->node_count);
+    view->nodes = sched_load_rows_of(view, nodes, sizeof(*view->nodes), &view->node_count);
     for (size_t i = 0; i < view->node_count; i++) {
         struct store_sched_node *node = &view->nodes[i];
-        node->name = text_of(view, nodes, (int)i, SCHED_NODES_NAME, false);
-        node->boot = text_of(view, nodes, (int)i, SCHED_NODES_BOOT, true);
-        node->machine_id = text_of(view, nodes, (int)i, SCHED_NODES_MACHINE_ID, false);
-        node->address = text_of(view, nodes, (int)i, SCHED_NODES_ADDRESS, false);
+        node->name = sched_load_text_of(view, nodes, (int)i, SCHED_NODES_NAME, false);
+        node->boot = sched_load_text_of(view, nodes, (int)i, SCHED_NODES_BOOT, true);
+        node->machine_id = sched_load_text_of(view, nodes, (int)i, SCHED_NODES_MACHINE_ID, false);
+        node->address = sched_load_text_of(view, nodes, (int)i, SCHED_NODES_ADDRESS, false);
         node->reachable = strcmp(pg_text(nodes, (int)i, SCHED_NODES_STATE), "alive") == 0;
         node->joining = strcmp(pg_text(nodes, (int)i, SCHED_NODES_STATE), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, SCHED_NODES_LAST_SEQ);
@@ -243,20 +245,20 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         node->reachable = node->reachable && node->admitted;
         node->leaves_us = pg_i64(nodes, (int)i, SCHED_NODES_LEAVES_US);
     }
-    view->devices = rows_of(view, devices, sizeof(*view->devices), &view->device_count);
+    view->devices = sched_load_rows_of(view, devices, sizeof(*view->devices), &view->device_count);
     for (size_t i = 0; i < view->device_count; i++) {
         struct store_sched_device *device = &view->devices[i];
-        device->name = text_of(view, devices, (int)i, SCHED_DEVICES_NAME, false);
-        device->node = text_of(view, devices, (int)i, SCHED_DEVICES_NODE, false);
-        device->kind = text_of(view, devices, (int)i, SCHED_DEVICES_KIND, false);
-        device->digest = text_of(view, devices, (int)i, SCHED_DEVICES_DIGEST, false);
-        device->inventory = document_of(view, devices, (int)i, SCHED_DEVICES_INVENTORY);
+        device->name = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_NAME, false);
+        device->node = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_NODE, false);
+        device->kind = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_KIND, false);
+        device->digest = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_DIGEST, false);
+        device->inventory = sched_load_document_of(view, devices, (int)i, SCHED_DEVICES_INVENTORY);
         device->memory_limit_bytes = (uint64_t)pg_i64(devices, (int)i, SCHED_DEVICES_MEMORY_LIMIT_BYTES);
         device->present = pg_bool(devices, (int)i, SCHED_DEVICES_PRESENT);
         device->drained = pg_bool(devices, (int)i, SCHED_DEVICES_DRAINED);
-        device->drain_why = text_of(view, devices, (int)i, SCHED_DEVICES_DRAIN_WHY, true);
+        device->drain_why = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_DRAIN_WHY, true);
         device->owner = pg_i64(devices, (int)i, SCHED_DEVICES_OWNER);
-        device->lacks = text_of(view, devices, (int)i, SCHED_DEVICES_LACKS, true);
+        device->lacks = sched_load_text_of(view, devices, (int)i, SCHED_DEVICES_LACKS, true);
         device->drain_at_us = pg_i64(devices, (int)i, SCHED_DEVICES_DRAIN_AT_US);
         store_sched_health(device, pg_is_null(devices, (int)i, SCHED_DEVICES_HEALTH)
                                        ? NULL
@@ -266,17 +268,17 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
 
 static void read_requests(struct store_view *view, const struct pg_result *requests)
 {
-    view->requests = rows_of(view, requests, sizeof(*view->requests), &view->request_count);
+    view->requests = sched_load_rows_of(view, requests, sizeof(*view->requests), &view->request_count);
     for (size_t i = 0; i < view->request_count; i++) {
         struct store_sched_request *request = &view->requests[i];
         request->id = pg_i64(requests, (int)i, SCHED_REQUESTS_ID);
         request->profile = strcmp(pg_text(requests, (int)i, SCHED_REQUESTS_KIND), "profile") == 0;
-        request->device = text_of(view, requests, (int)i, SCHED_REQUESTS_DEVICE, false);
-        request->key = text_of(view, requests, (int)i, SCHED_REQUESTS_KEY, false);
-        request->digest = text_of(view, requests, (int)i, SCHED_REQUESTS_DIGEST, false);
+        request->device = sched_load_text_of(view, requests, (int)i, SCHED_REQUESTS_DEVICE, false);
+        request->key = sched_load_text_of(view, requests, (int)i, SCHED_REQUESTS_KEY, false);
+        request->digest = sched_load_text_of(view, requests, (int)i, SCHED_REQUESTS_DIGEST, false);
         request->tries = (uint32_t)pg_i64(requests, (int)i, SCHED_REQUESTS_TRIES);
         request->failed = strcmp(pg_text(requests, (int)i, SCHED_REQUESTS_STATE), "failed") == 0;
-        request->why = text_of(view, requests, (int)i, SCHED_REQUESTS_WHY, true);
+        request->why = sched_load_text_of(view, requests, (int)i, SCHED_REQUESTS_WHY, true);
         request->deadline_us = pg_i64(requests, (int)i, SCHED_REQUESTS_DEADLINE_US);
         request->unreachable = pg_bool(requests, (int)i, SCHED_REQUESTS_UNREACHABLE);
     }
@@ -284,14 +286,14 @@ static void read_requests(struct store_view *view, const struct pg_result *reque
 
 static void read_wanted(struct store_view *view, const struct pg_result *measures)
 {
-    view->measures = rows_of(view, measures, sizeof(*view->measures), &view->measure_count);
+    view->measures = sched_load_rows_of(view, measures, sizeof(*view->measures), &view->measure_count);
     for (size_t i = 0; i < view->measure_count; i++) {
-        view->measures[i].spec = document_of(view, measures, (int)i, SCHED_MEASURES_SPEC);
-        view->measures[i].inputs = document_of(view, measures, (int)i, SCHED_MEASURES_INPUTS);
+        view->measures[i].spec = sched_load_document_of(view, measures, (int)i, SCHED_MEASURES_SPEC);
+        view->measures[i].inputs = sched_load_document_of(view, measures, (int)i, SCHED_MEASURES_INPUTS);
     }
 }
 
-static struct store_limits limits_of(const struct pg_result *result, int row, int column)
+static struct store_limits sched_load_limits_of(const struct pg_result *result, int row, int column)
 {
     return (struct store_limits){.devices_max = (uint32_t)pg_i64(result, row, column + LIMIT_ROW_DEVICES_MAX),
                                  .running_max = (uint32_t)pg_i64(result, row, column + LIMIT_ROW_RUNNING_MAX),
@@ -302,23 +304,23 @@ static struct store_limits limits_of(const struct pg_result *result, int row, in
 static void read_sharing(struct store_view *view, const struct pg_result *accounts,
                          const struct pg_result *users, const struct pg_result *uses)
 {
-    view->accounts = rows_of(view, accounts, sizeof(*view->accounts), &view->account_count);
+    view->accounts = sched_load_rows_of(view, accounts, sizeof(*view->accounts), &view->account_count);
     for (size_t i = 0; i < view->account_count; i++)
-        view->accounts[i] =
-            (struct store_sched_account){.id = pg_i64(accounts, (int)i, SCHED_ACCOUNTS_ID),
-                                         .parent = pg_i64(accounts, (int)i, SCHED_ACCOUNTS_PARENT),
-                                         .name = text_of(view, accounts, (int)i, SCHED_ACCOUNTS_NAME, false),
-                                         .weight = pg_f64(accounts, (int)i, SCHED_ACCOUNTS_WEIGHT),
-                                         .slice_s = pg_f64(accounts, (int)i, SCHED_ACCOUNTS_SLICE_S),
-                                         .limits = limits_of(accounts, (int)i, SCHED_ACCOUNTS_DEVICES_MAX)};
-    view->users = rows_of(view, users, sizeof(*view->users), &view->user_count);
+        view->accounts[i] = (struct store_sched_account){
+            .id = pg_i64(accounts, (int)i, SCHED_ACCOUNTS_ID),
+            .parent = pg_i64(accounts, (int)i, SCHED_ACCOUNTS_PARENT),
+            .name = sched_load_text_of(view, accounts, (int)i, SCHED_ACCOUNTS_NAME, false),
+            .weight = pg_f64(accounts, (int)i, SCHED_ACCOUNTS_WEIGHT),
+            .slice_s = pg_f64(accounts, (int)i, SCHED_ACCOUNTS_SLICE_S),
+            .limits = sched_load_limits_of(accounts, (int)i, SCHED_ACCOUNTS_DEVICES_MAX)};
+    view->users = sched_load_rows_of(view, users, sizeof(*view->users), &view->user_count);
     for (size_t i = 0; i < view->user_count; i++)
-        view->users[i] =
-            (struct store_sched_user){.id = pg_i64(users, (int)i, SCHED_USERS_ID),
-                                      .name = text_of(view, users, (int)i, SCHED_USERS_NAME, false),
-                                      .disabled = pg_bool(users, (int)i, SCHED_USERS_DISABLED),
-                                      .limits = limits_of(users, (int)i, SCHED_USERS_DEVICES_MAX)};
-    view->uses = rows_of(view, uses, sizeof(*view->uses), &view->use_count);
+        view->users[i] = (struct store_sched_user){
+            .id = pg_i64(users, (int)i, SCHED_USERS_ID),
+            .name = sched_load_text_of(view, users, (int)i, SCHED_USERS_NAME, false),
+            .disabled = pg_bool(users, (int)i, SCHED_USERS_DISABLED),
+            .limits = sched_load_limits_of(users, (int)i, SCHED_USERS_DEVICES_MAX)};
+    view->uses = sched_load_rows_of(view, uses, sizeof(*view->uses), &view->use_count);
     for (size_t i = 0; i < view->use_count; i++)
         view->uses[i] = (struct store_sched_use){.job = pg_i64(uses, (int)i, SCHED_USES_JOB),
                                                  .user = pg_i64(uses, (int)i, SCHED_USES_USER_ID),
@@ -331,21 +333,22 @@ static void read_sharing(struct store_view *view, const struct pg_result *accoun
 
 static void read_leases(struct store_view *view, const struct pg_result *leases)
 {
-    view->leases = rows_of(view, leases, sizeof(*view->leases), &view->lease_count);
+    view->leases = sched_load_rows_of(view, leases, sizeof(*view->leases), &view->lease_count);
     for (size_t i = 0; i < view->lease_count; i++)
-        view->leases[i] =
-            (struct store_sched_lease){.id = pg_i64(leases, (int)i, SCHED_LEASES_ID),
-                                       .device = text_of(view, leases, (int)i, SCHED_LEASES_DEVICE, false),
-                                       .holder = text_of(view, leases, (int)i, SCHED_LEASES_HOLDER, false),
-                                       .begins_us = pg_i64(leases, (int)i, SCHED_LEASES_BEGINS_US),
-                                       .ends_us = pg_i64(leases, (int)i, SCHED_LEASES_ENDS_US),
-                                       .opened = pg_bool(leases, (int)i, SCHED_LEASES_OPENED),
-                                       .maintenance = pg_bool(leases, (int)i, SCHED_LEASES_MAINTENANCE)};
+        view->leases[i] = (struct store_sched_lease){
+            .id = pg_i64(leases, (int)i, SCHED_LEASES_ID),
+            .device = sched_load_text_of(view, leases, (int)i, SCHED_LEASES_DEVICE, false),
+            .holder = sched_load_text_of(view, leases, (int)i, SCHED_LEASES_HOLDER, false),
+            .begins_us = pg_i64(leases, (int)i, SCHED_LEASES_BEGINS_US),
+            .ends_us = pg_i64(leases, (int)i, SCHED_LEASES_ENDS_US),
+            .opened = pg_bool(leases, (int)i, SCHED_LEASES_OPENED),
+            .maintenance = pg_bool(leases, (int)i, SCHED_LEASES_MAINTENANCE)};
 }
 
 static void read_dependents(struct store_view *view, const struct pg_result *dependents)
 {
-    view->dependents = rows_of(view, dependents, sizeof(*view->dependents), &view->dependent_count);
+    view->dependents =
+        sched_load_rows_of(view, dependents, sizeof(*view->dependents), &view->dependent_count);
     for (size_t i = 0; i < view->dependent_count; i++)
         view->dependents[i] = (struct store_sched_dependent){
             .id = pg_i64(dependents, (int)i, SCHED_DEPENDENTS_ID),
@@ -359,7 +362,7 @@ static void read_dependents(struct store_view *view, const struct pg_result *dep
 
 static void read_arrays(struct store_view *view, const struct pg_result *arrays)
 {
-    view->arrays = rows_of(view, arrays, sizeof(*view->arrays), &view->array_count);
+    view->arrays = sched_load_rows_of(view, arrays, sizeof(*view->arrays), &view->array_count);
     for (size_t i = 0; i < view->array_count; i++) {
         const int row = (int)i;
         const bool makes = !pg_is_null(arrays, row, SCHED_ARRAYS_SPEC);
@@ -375,8 +378,8 @@ static void read_arrays(struct store_view *view, const struct pg_result *arrays)
             .held = (uint32_t)pg_i64(arrays, row, SCHED_ARRAYS_HELD),
             .bad = (uint32_t)pg_i64(arrays, row, SCHED_ARRAYS_BAD),
             .first_bad = pg_i64(arrays, row, SCHED_ARRAYS_FIRST_BAD),
-            .spec = makes ? document_of(view, arrays, row, SCHED_ARRAYS_SPEC) : NULL,
-            .inputs = makes ? document_of(view, arrays, row, SCHED_ARRAYS_INPUTS) : NULL};
+            .spec = makes ? sched_load_document_of(view, arrays, row, SCHED_ARRAYS_SPEC) : NULL,
+            .inputs = makes ? sched_load_document_of(view, arrays, row, SCHED_ARRAYS_INPUTS) : NULL};
     }
 }
 
@@ -432,7 +435,7 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
         read_leases(view, results[Q_LEASES]);
         read_dependents(view, results[Q_DEPENDENTS]);
         read_arrays(view, results[Q_ARRAYS]);
-        view->asked = document_of(view, results[Q_ASKED], 0, 0);
+        view->asked = sched_load_document_of(view, results[Q_ASKED], 0, 0);
     }
     if (!view || count != Q_COUNT || view->incomplete) {
         store_view_destroy(view);

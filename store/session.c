@@ -5,7 +5,7 @@
 
 enum { RIVALS = 5, ANSWER_MS = 5000 };
 
-static int refuse(int64_t pid, const char *seen, struct err *err)
+static int session_refuse(int64_t pid, const char *seen, struct err *err)
 {
     return err_set(
         err, ERR_UNSUPPORTED,
@@ -25,11 +25,12 @@ static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo,
         pg_ask(*rival, session_pid_sql.sql, &theirs, err) < 0)
         return -1;
     if (theirs == mine)
-        return refuse(mine, "two connections were given one session", err);
+        return session_refuse(mine, "two connections were given one session", err);
     if (pg_ask(ours, session_pid_sql.sql, &now, err) < 0 ||
         pg_ask(ours, session_marked_sql.sql, &marked, err) < 0)
         return -1;
-    return now != mine || marked != 1 ? refuse(now, "a connection was given another session", err) : 0;
+    return now != mine || marked != 1 ? session_refuse(now, "a connection was given another session", err)
+                                      : 0;
 }
 
 int store_session_check(const char *conninfo, struct err *err)

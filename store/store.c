@@ -103,7 +103,7 @@ static void schema_looked(void *arg, const struct err *err)
         event_add(store->watch, &pause);
 }
 
-static void schema_look(evutil_socket_t fd, short what, void *arg)
+static void store_schema_look(evutil_socket_t fd, short what, void *arg)
 {
     struct store *store = arg;
     struct err err;
@@ -117,7 +117,7 @@ int store_watch_schema(struct store *store, store_newer_fn *newer, void *arg, st
     const struct timeval pause = {.tv_sec = WATCH_SECONDS};
     store->newer = newer;
     store->newer_arg = arg;
-    store->watch = evtimer_new(store->base, schema_look, store);
+    store->watch = evtimer_new(store->base, store_schema_look, store);
     return !store->watch || event_add(store->watch, &pause) < 0
                ? err_set(err, ERR_NOMEM, "no memory to watch the database's schema")
                : 0;

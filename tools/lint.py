@@ -373,6 +373,8 @@ def main():
     for room, path, _, why, _ in circles.find(files, sorted(MAY_INCLUDE), circles.read):
         report(path[0], 1, "circle", f"{' -> '.join(path)}: {'; '.join(why)}")
     sources = [f for f in files if f.endswith(".c") and f.split("/")[0] in MAY_INCLUDE]
+    for path, line, name, others in recursion.names_twice(sources, circles.read):
+        report(path, line, "name", f"{name} is a function of {', '.join(others)}, too: put the file's noun before it")
     for path, line, names in recursion.find(sources, circles.read):
         report(path, line, "recursion", f"{', '.join(names)}: no depth bounds it (tools/recursion.py)")
     try:

@@ -33,7 +33,7 @@ BOUNDED = {
     "replace_nul": "the limits of frames, where the message was decoded",
     "result_broadcast": "the height of a tree of ranks",
     "scope_run": "jinja_check.c has refused what is nested deeper",
-    "visit": "jinja_check.c has refused what is nested deeper",
+    "jinja_scope_visit": "jinja_check.c has refused what is nested deeper",
     "seed_tight_orders": "SETS_ALL devices",
     "segment_cut": "twice: the normalised text is cut once more",
     "write_next": "the units of a pass, each of which is tried twice at most",
@@ -54,6 +54,23 @@ def functions(paths, read):
             line = code.count("\n", 0, function.start()) + 1
             found[(path if static else "", function.group(2))] = (path, function.group(0), set(CALL.findall(function.group(3))), line)
     return found
+
+
+# It has the names of the vendors' table, which its macros paste.
+NAMED_AS_A_TABLE = {"engine/gpu/vendor_driver.c"}
+
+
+def names_twice(paths, read):
+    """Yields (file, line, name, other files) of static functions whose name another file's function has, too."""
+    files = {}
+    for path, text, _, line in functions([p for p in paths if p not in NAMED_AS_A_TABLE], read).values():
+        name = FUNCTION.match(text).group(2)
+        files.setdefault(name, {})[path] = (line, "static" in text.split("(")[0])
+    for name, at in sorted(files.items()):
+        for path, (line, static) in at.items():
+            if static and len(at) > 1:
+                yield path, line, name, sorted(set(at) - {path})
+                break
 
 
 def calls_in_circles(known):

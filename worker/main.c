@@ -22,7 +22,7 @@ enum { MMAP_BYTES = 512 << 10, ARENAS = 2, LOOK_SECONDS = 30 /* a card */ };
 
 static struct worker *the_worker; /* used by the signal handler alone */
 
-static void on_signal(int number)
+static void worker_on_signal(int number)
 {
     (void)number;
     worker_stop(the_worker);
@@ -30,7 +30,7 @@ static void on_signal(int number)
 
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = worker_on_signal};
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

@@ -32,8 +32,8 @@ struct profile_job {
 
 /* One layer is measured in place of all. Where patterns give layers different LoRA ranks, that layer gets the
  * mean rank. */
-static int sites_set(const struct lora_rules *rules, const struct model_config *config,
-                     struct lora_options *lora, struct err *err)
+static int profile_sites_set(const struct lora_rules *rules, const struct model_config *config,
+                             struct lora_options *lora, struct err *err)
 {
     const struct lora_defaults defaults = {
         .rank = lora->rank, .alpha = lora->alpha, .where = "method", .targets = "targets"};
@@ -71,7 +71,7 @@ static int read_lora(const json_t *message, const struct model_config *config, s
     if (result == 0 && name && strcmp(name, "lora") != 0)
         result = err_set(err, ERR_UNSUPPORTED, "method: this worker measures lora, not %.40s", name);
     if (result == 0 && (rules.all_linear || rules.targets.expression || rules.targets.names.count > 0))
-        result = sites_set(&rules, config, lora, err);
+        result = profile_sites_set(&rules, config, lora, err);
     lora_rules_fini(&rules);
     return result;
 }
@@ -98,8 +98,8 @@ static int read_method(const json_t *message, const json_t *spec, struct profile
     return result;
 }
 
-static int read_config(const json_t *model, const struct local_part *local, struct model_config *config,
-                       struct err *err)
+static int profile_read_config(const json_t *model, const struct local_part *local,
+                               struct model_config *config, struct err *err)
 {
     const json_t *document = json_object_get(model, "config");
     if (json_is_object(document))
@@ -127,7 +127,7 @@ static int read_config(const json_t *model, const struct local_part *local, stru
     return result;
 }
 
-static int read_job(const json_t *message, struct profile_job *job, struct err *err)
+static int profile_read_job(const json_t *message, struct profile_job *job, struct err *err)
 {
     struct json_reader reader;
     const json_t *model = NULL;
@@ -149,7 +149,7 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
     job->start_ns = (uint64_t)job->local.start_ns;
-    if (read_config(model, &job->local, &job->config, err) < 0 ||
+    if (profile_read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
     if (read_method(message, spec, job, err) < 0)
@@ -200,8 +200,8 @@ static uint64_t threads_waited_ns(void)
     return sum_ns;
 }
 
-static int measure(const struct profile_job *job, struct device *device, const struct stop_request *stop,
-                   json_t **document, struct err *err)
+static int worker_measure(const struct profile_job *job, struct device *device,
+                          const struct stop_request *stop, json_t **document, struct err *err)
 {
     double left_s = job->seconds;
     if (job->start_ns > 0)
@@ -240,8 +240,8 @@ static uint64_t loading_bytes(const json_t *message)
 
 /* Adds the figures of this process. The base is the worker's memory besides its device's: libraries, the
  * matrix library's own buffers, this program's heap, and what loading needs. */
-static void complete(const struct profile_job *job, const json_t *message, struct device *device,
-                     uint64_t resident, json_t *document)
+static void profile_complete(const struct profile_job *job, const json_t *message, struct device *device,
+                             uint64_t resident, json_t *document)
 {
     struct mem_account account;
     char when[32];
@@ -261,16 +261,16 @@ int profile_run(struct worker_link *link, const json_t *message, const struct st
     struct profile_job job;
     struct device *device = NULL;
     json_t *document = NULL;
-    if (read_job(message, &job, err) < 0)
+    if (profile_read_job(message, &job, err) < 0)
         return err_wrap(err, "profile");
     uint64_t resident = process_resident_bytes();
     int result = local_device_open(&job.local, &device, err);
     if (result == 0)
         result = wait_for_start(&job, stop, err);
     if (result == 0)
-        result = measure(&job, device, stop, &document, err);
+        result = worker_measure(&job, device, stop, &document, err);
     if (result == 0)
-        complete(&job, message, device, resident, document);
+        profile_complete(&job, message, device, resident, document);
     device_close(device);
     if (result < 0)
         return err_wrap(err, "profile of %s", job.local.device);

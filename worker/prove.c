@@ -12,24 +12,24 @@ enum { SIDE = 64, PRODUCT_SECONDS = 60, FILE_BYTES = 1 << 20 };
 #define STORE_PATIENCE_NS ((uint64_t)2 * 1000000000u)
 
 /* Small whole numbers, so that every order of additions gives the same sums. */
-static float value_of(unsigned matrix, unsigned row, unsigned column)
+static float prove_value_of(unsigned matrix, unsigned row, unsigned column)
 {
     return (float)((int)((row * 3 + column * 5 + matrix) % 7) - 3);
 }
 
-static void fill(float *values, unsigned matrix)
+static void prove_fill(float *values, unsigned matrix)
 {
     for (unsigned i = 0; i < SIDE * SIDE; i++)
-        values[i] = value_of(matrix, i / SIDE, i % SIDE);
+        values[i] = prove_value_of(matrix, i / SIDE, i % SIDE);
 }
 
-static int compare(const float *product, struct err *err)
+static int prove_compare(const float *product, struct err *err)
 {
     for (unsigned row = 0; row < SIDE; row++)
         for (unsigned column = 0; column < SIDE; column++) {
             float sum = 0;
             for (unsigned k = 0; k < SIDE; k++)
-                sum += value_of(0, row, k) * value_of(1, k, column);
+                sum += prove_value_of(0, row, k) * prove_value_of(1, k, column);
             if (product[row * SIDE + column] != sum)
                 return err_set(err, ERR_DEVICE_FAULT, "it multiplies wrongly: %g instead of %g",
                                (double)product[row * SIDE + column], (double)sum);
@@ -47,7 +47,7 @@ static int multiply(struct device *device, struct err *err)
     for (unsigned i = 0; i < 3 && result == 0; i++)
         result = buffer_create(device, sizeof(host[i]), MEM_BUFFERS, names[i], &buffers[i], err);
     for (unsigned i = 0; i < 2 && result == 0; i++) {
-        fill(host[i], i);
+        prove_fill(host[i], i);
         result = buffer_write(buffers[i], 0, host[i], sizeof(host[i]), err);
     }
     const struct op op = {.kind = OP_GEMM,
@@ -69,7 +69,7 @@ static int multiply(struct device *device, struct err *err)
     if (result == 0)
         result = device_sync(device, err);
     if (result == 0)
-        result = compare(host[2], err);
+        result = prove_compare(host[2], err);
     for (unsigned i = 0; i < 3; i++)
         buffer_destroy(buffers[i]);
     return result;

@@ -52,7 +52,7 @@ static int reader_open(struct result_maker *maker, struct err *err)
     return state_read_indexes(session, maker->blobs, maker->reader, is_value, NULL, err);
 }
 
-static bool state_find(void *arg, const char *name, uint64_t *rows, uint64_t *columns)
+static bool result_state_find(void *arg, const char *name, uint64_t *rows, uint64_t *columns)
 {
     const struct stored_piece *piece =
         piece_reader_find(((struct result_maker *)arg)->reader, name, STATE_VALUE);
@@ -63,12 +63,12 @@ static bool state_find(void *arg, const char *name, uint64_t *rows, uint64_t *co
     return true;
 }
 
-static int state_read(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
-                      struct err *err)
+static int result_state_read(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
+                             struct err *err)
 {
     struct result_maker *maker = arg;
     uint64_t rows, columns;
-    if (!state_find(maker, name, &rows, &columns) || row_begin > row_end || row_end > rows)
+    if (!result_state_find(maker, name, &rows, &columns) || row_begin > row_end || row_end > rows)
         return err_set(err, ERR_INTERNAL, "no rows %llu..%llu of \"%.200s\"", (unsigned long long)row_begin,
                        (unsigned long long)row_end, name);
     struct piece_wanted wanted = {.tensor = name,
@@ -129,7 +129,8 @@ static int files_make(struct result_maker *maker, json_t *artifacts, struct err 
         return -1;
     if (spec_lora_sites(&spec->method, &session->config, &maker->sites, err) < 0)
         return -1;
-    struct result_state state = {.arg = maker, .find = state_find, .read = state_read, .scale = state_scale};
+    struct result_state state = {
+        .arg = maker, .find = result_state_find, .read = result_state_read, .scale = state_scale};
     snprintf(out, sizeof(out), "%s/out", maker->folder);
     if (spec->result.kind == SPEC_RESULT_GGUF) {
         if (result_gguf_adapter(out, session->model, &state, spec->result.dtype, err) < 0)

@@ -146,7 +146,7 @@ static int evaluate(struct session *session, uint64_t done, double *loss, struct
     return report_eval(session, done, *loss, labelled, (double)(clock_mono_ns() - begin_ns) * 1e-9, err);
 }
 
-static bool is_end(const struct session *session, int32_t token)
+static bool train_is_end(const struct session *session, int32_t token)
 {
     for (uint32_t e = 0; e < session->config.eos_count; e++)
         if (session->config.eos[e] == token)
@@ -175,7 +175,7 @@ static int sample(struct session *session, uint64_t done, struct err *err)
             result = batch_fill_ids(&session->data.batch, session->assignment->plan, &ids[t], 1, err);
     }
     ops_forget_caches(session->ops);
-    while (kept < count && !is_end(session, ids[kept]))
+    while (kept < count && !train_is_end(session, ids[kept]))
         kept++;
     if (result == 0 && session_reports(session))
         result = report_sample(session, done, ids, kept, err);
@@ -187,7 +187,7 @@ static int sample(struct session *session, uint64_t done, struct err *err)
 
 /* Copies the state with the plan's save program, which may synchronise ranks, or directly if the plan has
  * none. The copy is then stored while the next steps run. */
-static int save(struct session *session, const struct save_request *request, struct err *err)
+static int train_save(struct session *session, const struct save_request *request, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
     if (saver_prepare(session->saver, request, err) < 0)
@@ -228,7 +228,7 @@ static int after_step(struct session *session, uint64_t done, uint32_t control, 
     bool due = request.best || (periodic && !stopping) || (control & CONTROL_SAVE);
     if (stopping && saver_wait(session->saver, NULL, NULL, err) < 0)
         return -1;
-    if (due && save(session, &request, err) < 0)
+    if (due && train_save(session, &request, err) < 0)
         return -1;
     return stopping ? saver_wait(session->saver, saved, NULL, err) : 0;
 }
@@ -270,11 +270,11 @@ static int sample_last(struct session *session, struct err *err)
 }
 
 /* Stores the state of the last step before anything that may fail for another reason. */
-static int finish(struct session *session, json_t **artifacts, struct err *err)
+static int train_finish(struct session *session, json_t **artifacts, struct err *err)
 {
     struct save_request request = {.step = session->progress.steps, .loss = INFINITY, .must = true};
     json_t *blobs = NULL;
-    if (save(session, &request, err) < 0 || saver_wait(session->saver, NULL, &blobs, err) < 0)
+    if (train_save(session, &request, err) < 0 || saver_wait(session->saver, NULL, &blobs, err) < 0)
         return -1;
     int result = evaluate_last(session, &request.loss, err);
     request.best = result == 0 && is_best(session, request.loss);
@@ -320,5 +320,5 @@ int session_train(struct session *session, uint64_t *stopped_at, bool *saved, js
             return 0;
         }
     }
-    return finish(session, artifacts, err);
+    return train_finish(session, artifacts, err);
 }

@@ -32,7 +32,7 @@ struct worker {
 
 /* --- called on the link's thread --- */
 
-static bool is_type(const json_t *message, const char *type)
+static bool worker_is_type(const json_t *message, const char *type)
 {
     const char *found = json_string_value(json_object_get(message, "type"));
     return found && strcmp(found, type) == 0;
@@ -49,9 +49,9 @@ static bool is_for_us(struct worker *worker, const json_t *message)
 static void on_message(void *arg, const json_t *message)
 {
     struct worker *worker = arg;
-    if (is_type(message, "save") && is_for_us(worker, message))
+    if (worker_is_type(message, "save") && is_for_us(worker, message))
         atomic_store(&worker->stop.save, true);
-    if (!is_type(message, "stop") || !is_for_us(worker, message))
+    if (!worker_is_type(message, "stop") || !is_for_us(worker, message))
         return;
     const char *why = json_string_value(json_object_get(message, "why"));
     bool checkpoint = json_is_true(json_object_get(message, "checkpoint"));
@@ -146,7 +146,7 @@ static void set_session(struct worker *worker, struct session *session)
 
 /* Returns the `peers` message (new), or NULL with ERR_CANCELLED when told to stop, ERR_TIMEOUT without an
  * agent for too long. */
-static json_t *wait_for_peers(struct worker *worker, struct err *err)
+static json_t *worker_wait_for_peers(struct worker *worker, struct err *err)
 {
     for (;;) {
         if (atomic_load(&worker->stop.asked)) {
@@ -158,7 +158,7 @@ static json_t *wait_for_peers(struct worker *worker, struct err *err)
             return NULL;
         }
         json_t *message = worker_link_take(worker->link, clock_mono_ns() + SECOND_NS, err);
-        if (message && is_type(message, "peers") && is_for_us(worker, message))
+        if (message && worker_is_type(message, "peers") && is_for_us(worker, message))
             return message;
         json_decref(message);
     }
@@ -170,7 +170,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
     uint64_t stopped_at = session->assignment->start_step;
     bool saved = false;
     json_t *artifacts = NULL, *peers = NULL;
-    if (session->mesh && !(peers = wait_for_peers(worker, err)) && err->code != ERR_CANCELLED)
+    if (session->mesh && !(peers = worker_wait_for_peers(worker, err)) && err->code != ERR_CANCELLED)
         return -1;
     if (atomic_load(&worker->stop.asked)) {
         json_decref(peers);
@@ -265,8 +265,8 @@ static int do_request(struct worker *worker, json_t *message, struct err *err)
     if (result == 0 && worker->options.confined)
         result = local_read(message, &local, err) < 0 ? -1 : reach_limit(&reach, worker->link, err);
     if (result == 0)
-        result = is_type(message, "prove") ? prove_run(worker->link, message, &worker->stop, err)
-                                           : profile_run(worker->link, message, &worker->stop, err);
+        result = worker_is_type(message, "prove") ? prove_run(worker->link, message, &worker->stop, err)
+                                                  : profile_run(worker->link, message, &worker->stop, err);
     json_decref(message);
     if (result < 0) {
         struct err failure = *err, ignored;
@@ -282,8 +282,8 @@ static json_t *wait_for_work(struct worker *worker, struct err *err)
     uint64_t deadline_ns = clock_mono_ns() + worker->options.assign_ns;
     for (;;) {
         json_t *message = worker_link_take(worker->link, deadline_ns, err);
-        if (!message || is_type(message, "assign") || is_type(message, "profile") ||
-            is_type(message, "prove"))
+        if (!message || worker_is_type(message, "assign") || worker_is_type(message, "profile") ||
+            worker_is_type(message, "prove"))
             return message;
         json_decref(message);
     }
@@ -294,8 +294,8 @@ int worker_main(struct worker *worker, struct err *err)
     json_t *message = wait_for_work(worker, err);
     if (!message)
         return -1;
-    int result =
-        is_type(message, "assign") ? do_assignment(worker, message, err) : do_request(worker, message, err);
+    int result = worker_is_type(message, "assign") ? do_assignment(worker, message, err)
+                                                   : do_request(worker, message, err);
     struct err unheard;
     if (worker_link_flush(worker->link, worker->options.linger_ns, &unheard) < 0 && result == 0) {
         *err = unheard;

@@ -28,7 +28,7 @@ static int64_t time_ns(const struct timespec *time)
     return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
 }
 
-static bool sign(const char *path, char signature[SIGNATURE_BYTES], int64_t *changed_ns)
+static bool known_sign(const char *path, char signature[SIGNATURE_BYTES], int64_t *changed_ns)
 {
     struct stat st;
     if (stat(path, &st) < 0)
@@ -40,7 +40,7 @@ static bool sign(const char *path, char signature[SIGNATURE_BYTES], int64_t *cha
     return true;
 }
 
-static int copy(const struct manifest *from, struct manifest *to)
+static int known_copy(const struct manifest *from, struct manifest *to)
 {
     *to = *from;
     to->chunks = malloc((size_t)from->chunk_count * sizeof(from->chunks[0]) + 1);
@@ -62,7 +62,7 @@ struct known_files *known_files_create(struct err *err)
     return known;
 }
 
-static void forget(struct known_files *known, struct known_file *file)
+static void known_forget(struct known_files *known, struct known_file *file)
 {
     TAILQ_REMOVE(&known->list, file, link);
     known->count--;
@@ -77,13 +77,13 @@ void known_files_destroy(struct known_files *known)
         return;
     for (struct known_file *file = TAILQ_FIRST(&known->list), *next; file; file = next) {
         next = TAILQ_NEXT(file, link);
-        forget(known, file);
+        known_forget(known, file);
     }
     pthread_mutex_destroy(&known->lock);
     free(known);
 }
 
-static struct known_file *find(struct known_files *known, const char *path)
+static struct known_file *known_find(struct known_files *known, const char *path)
 {
     struct known_file *file;
     TAILQ_FOREACH (file, &known->list, link)
@@ -97,14 +97,14 @@ bool known_files_find(struct known_files *known, const char *path, struct manife
     char signature[SIGNATURE_BYTES];
     int64_t changed_ns;
     bool found = false;
-    if (!sign(path, signature, &changed_ns))
+    if (!known_sign(path, signature, &changed_ns))
         return false;
     pthread_mutex_lock(&known->lock);
-    struct known_file *file = find(known, path);
+    struct known_file *file = known_find(known, path);
     if (file && strcmp(file->signature, signature) == 0)
-        found = copy(&file->manifest, manifest) == 0;
+        found = known_copy(&file->manifest, manifest) == 0;
     else if (file)
-        forget(known, file);
+        known_forget(known, file);
     pthread_mutex_unlock(&known->lock);
     return found;
 }
@@ -118,8 +118,8 @@ void known_files_keep(struct known_files *known, const char *path, int64_t since
         file->path = strdup(path);
     /* A file that changed less than a second before it was read is not remembered, since a change right after
      * could leave the same time stamp. */
-    bool keep = file && file->path && sign(path, file->signature, &changed_ns) &&
-                changed_ns < since_ns - 1000000000 && copy(manifest, &file->manifest) == 0;
+    bool keep = file && file->path && known_sign(path, file->signature, &changed_ns) &&
+                changed_ns < since_ns - 1000000000 && known_copy(manifest, &file->manifest) == 0;
     if (!keep) {
         if (file)
             free(file->path);
@@ -127,11 +127,11 @@ void known_files_keep(struct known_files *known, const char *path, int64_t since
         return;
     }
     pthread_mutex_lock(&known->lock);
-    struct known_file *old = find(known, path);
+    struct known_file *old = known_find(known, path);
     if (old)
-        forget(known, old);
+        known_forget(known, old);
     if (known->count == KNOWN_MAX)
-        forget(known, TAILQ_LAST(&known->list, known_list));
+        known_forget(known, TAILQ_LAST(&known->list, known_list));
     TAILQ_INSERT_HEAD(&known->list, file, link);
     known->count++;
     pthread_mutex_unlock(&known->lock);

@@ -222,7 +222,7 @@ void registration_stop(struct registration *r)
 }
 
 /* Fetches the model, whose path in the cache becomes r->path. */
-static int fetch_model(struct registration *r, struct err *err)
+static int models_fetch_model(struct registration *r, struct err *err)
 {
     const struct api_config *config = r->app->config;
     struct hub_watch watch = {
@@ -248,7 +248,7 @@ static int register_work(void *arg, struct err *err)
 {
     struct registration *r = arg;
     char folder[BLOB_PATH_MAX];
-    if (*r->hub.id && fetch_model(r, err) < 0)
+    if (*r->hub.id && models_fetch_model(r, err) < 0)
         return r->fetched ? -1 : err_wrap(err, "hub");
     if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), err) == 0)
         r->base = base_of_path(folder);
@@ -259,7 +259,7 @@ static int register_work(void *arg, struct err *err)
 
 /* ---- on the loop's thread ---- */
 
-static json_t *answer_of(const struct registration *r)
+static json_t *models_answer_of(const struct registration *r)
 {
     json_t *files = json_array();
     size_t index;
@@ -363,7 +363,7 @@ static int registration_run(struct registration *r, struct err *err)
 }
 
 /* The name under which a model of the Hub is registered: its own without the owner, or the file's. */
-static const char *name_on_hub(const struct hub_name *hub)
+static const char *models_name_on_hub(const struct hub_name *hub)
 {
     const char *path = *hub->file ? hub->file : hub->id, *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -391,7 +391,7 @@ int registration_fetch(struct app *app, const struct principal *principal, const
         registration_free(r);
         return -1;
     }
-    snprintf(r->name, sizeof(r->name), "%.*s", STORE_NAME_MAX, name_on_hub(&r->hub));
+    snprintf(r->name, sizeof(r->name), "%.*s", STORE_NAME_MAX, models_name_on_hub(&r->hub));
     *out = r;
     if (wait_run(app, fetch_run, r, err) == 0)
         return 0;
@@ -400,7 +400,7 @@ int registration_fetch(struct app *app, const struct principal *principal, const
     return -1;
 }
 
-static int take_file(struct json_reader *reader, const json_t *list, size_t index, json_t *files)
+static int models_take_file(struct json_reader *reader, const json_t *list, size_t index, json_t *files)
 {
     struct json_reader item;
     const char *name = NULL, *sha256 = NULL;
@@ -456,7 +456,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
     jr_array(&reader, "files", JR_OPTIONAL, 1, FILES_MAX, &files);
     call_plain(&reader, "name", name);
     for (size_t i = 0; !reader.failed && i < json_array_size(files); i++)
-        if (take_file(&reader, files, i, r->files) < 0)
+        if (models_take_file(&reader, files, i, r->files) < 0)
             return -1;
     if (name && strchr(name, '/'))
         jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
@@ -510,7 +510,7 @@ void models_add(struct call *call)
     else if (registration_run(r, &err) < 0)
         answer_failure(call, r, &err);
     else
-        call_json(call, 201, answer_of(r), NULL);
+        call_json(call, 201, models_answer_of(r), NULL);
     registration_free(r);
 }
 

@@ -44,7 +44,7 @@ static void remove_files(struct pool_task *task)
     }
 }
 
-static void removed(struct pool_task *task)
+static void sweep_removed(struct pool_task *task)
 {
     struct sweep *sweep = (struct sweep *)task;
     struct err err = {0};
@@ -70,7 +70,7 @@ static void forgotten(void *arg, const struct err *err, json_t *doc)
     sweep->more = json_integer_value(json_object_get(doc, "looked_at")) == LOOK_AT;
     sweep->removed = 0;
     sweep->task.work = remove_files;
-    sweep->task.done = removed;
+    sweep->task.done = sweep_removed;
     if (pool_run(sweep->app->pool, &sweep->task, &busy) == 0)
         return;
     /* The database has forgotten these files, but they stay on disk. That is better than waiting for the
@@ -83,7 +83,7 @@ static void forgotten(void *arg, const struct err *err, json_t *doc)
     wait_for_next(sweep);
 }
 
-static void look(evutil_socket_t fd, short what, void *arg)
+static void sweep_look(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct sweep *sweep = arg;
@@ -102,7 +102,7 @@ struct sweep *sweep_create(struct app *app, struct err *err)
 {
     struct sweep *sweep = calloc(1, sizeof(*sweep));
     if (sweep)
-        sweep->timer = evtimer_new(app->base, look, sweep);
+        sweep->timer = evtimer_new(app->base, sweep_look, sweep);
     if (!sweep || !sweep->timer) {
         free(sweep);
         err_set(err, ERR_NOMEM, "out of memory for the sweep of unused files");

@@ -20,8 +20,8 @@ static int check_notify(const struct spec_check *check, struct err *err);
 static int check_model(struct spec_check *check, struct err *err);
 static int check_adapter(struct spec_check *check, struct err *err);
 static int check_day(struct spec_check *check, struct err *err);
-static int check_rows(struct spec_check *check, const char *reference, const char *what,
-                      struct dataset *dataset, struct err *err);
+static int api_check_rows(struct spec_check *check, const char *reference, const char *what,
+                          struct dataset *dataset, struct err *err);
 static int check_sample(struct spec_check *check, struct err *err);
 static int check_files(struct spec_check *check, struct err *err);
 static int check_result(struct spec_check *check, struct err *err);
@@ -34,10 +34,11 @@ int check_run(struct spec_check *check, struct err *err)
     /* While the model is still to be fetched from the Hub, what needs it is left for later
      * (api/jobs/fetches.h). */
     const bool model_is_here = *check->fetch == '\0';
-    if (model_is_here && (check_adapter(check, err) < 0 || check_day(check, err) < 0 ||
-                          check_rows(check, data->train, "data.train", &check->train, err) < 0 ||
-                          (data->eval && check_rows(check, data->eval, "data.eval", &check->eval, err) < 0) ||
-                          check_sample(check, err) < 0))
+    if (model_is_here &&
+        (check_adapter(check, err) < 0 || check_day(check, err) < 0 ||
+         api_check_rows(check, data->train, "data.train", &check->train, err) < 0 ||
+         (data->eval && api_check_rows(check, data->eval, "data.eval", &check->eval, err) < 0) ||
+         check_sample(check, err) < 0))
         return -1;
     if (check_files(check, err) < 0 || (model_is_here && check_fit(check, err) < 0))
         return -1;
@@ -222,8 +223,8 @@ static int check_day(struct spec_check *check, struct err *err)
 }
 
 /* Encodes the rows if they are not encoded yet. */
-static int check_rows(struct spec_check *check, const char *reference, const char *what,
-                      struct dataset *dataset, struct err *err)
+static int api_check_rows(struct spec_check *check, const char *reference, const char *what,
+                          struct dataset *dataset, struct err *err)
 {
     char sha256[65];
     const struct dataset_want want = {.principal = &check->principal,
@@ -269,7 +270,7 @@ static int check_sample(struct spec_check *check, struct err *err)
 
 /* ---- what the job will use, and the right to read it ---- */
 
-static json_t *inputs_json(const struct spec_check *check)
+static json_t *check_inputs_json(const struct spec_check *check)
 {
     if (*check->fetch)
         return json_pack("{s:n, s:n, s:n, s:n}", "model", "train", "eval", "adapter");
@@ -306,7 +307,7 @@ static int check_files(struct spec_check *check, struct err *err)
 {
     struct wait wait = wait_of(check->app);
     check->spec_json = spec_to_json(&check->spec, err);
-    check->inputs = check->spec_json ? inputs_json(check) : NULL;
+    check->inputs = check->spec_json ? check_inputs_json(check) : NULL;
     if (!check->inputs)
         return check->spec_json ? err_set(err, ERR_NOMEM, "out of memory for a job's inputs") : -1;
     if (check->depth != CHECK_SUBMIT)

@@ -41,7 +41,7 @@ static void as_it_is_now(const json_t *health, json_t *device)
 }
 
 /* Returns the devices that are present; those that no plan may use are marked as not usable. */
-static json_t *devices_json(const struct spec_check *check)
+static json_t *fit_devices_json(const struct spec_check *check)
 {
     static const char *const keys[] = {"name",       "node",    "kind", "like", "memory_limit_bytes",
                                        "base_bytes", "threads", "isa"};
@@ -70,7 +70,7 @@ static json_t *devices_json(const struct spec_check *check)
     return list;
 }
 
-static json_t *profiles_json(const struct spec_check *check)
+static json_t *fit_profiles_json(const struct spec_check *check)
 {
     size_t index;
     json_t *row, *list = json_array();
@@ -83,13 +83,13 @@ static json_t *profiles_json(const struct spec_check *check)
  * planner/given/inputs.h, new, or NULL. */
 static json_t *cluster_json(const struct spec_check *check)
 {
-    return json_pack("{s:o, s:o, s:O}", "devices", devices_json(check), "profiles", profiles_json(check),
-                     "links", json_object_get(check->cluster, "links"));
+    return json_pack("{s:o, s:o, s:O}", "devices", fit_devices_json(check), "profiles",
+                     fit_profiles_json(check), "links", json_object_get(check->cluster, "links"));
 }
 
 /* Returns all inputs of the plan in that form, new, or NULL, for who plans by himself: `motley replay`,
  * `motley plan --draw`. */
-static json_t *inputs_json(const struct spec_check *check)
+static json_t *fit_inputs_json(const struct spec_check *check)
 {
     json_t *inputs = cluster_json(check);
     json_t *rest =
@@ -182,7 +182,7 @@ static int plan_make(struct spec_check *check, struct cluster *cluster, const st
         json_object_set_new(answer, "words", json_string(words));
         json_object_set_new(answer, "unmeasured", unmeasured_json(cluster));
         if (check->depth == CHECK_INPUTS)
-            json_object_set_new(answer, "inputs", inputs_json(check));
+            json_object_set_new(answer, "inputs", fit_inputs_json(check));
     }
     buf_fini(&program);
     check->plan = answer;
@@ -199,7 +199,7 @@ static int plan_work(void *arg, struct err *err)
 {
     struct spec_check *check = arg;
     if (check->depth == CHECK_GATHER) {
-        json_t *inputs = inputs_json(check);
+        json_t *inputs = fit_inputs_json(check);
         check->plan = inputs ? json_pack("{s:o}", "inputs", inputs) : NULL;
         return check->plan ? 0 : err_set(err, ERR_NOMEM, "out of memory for a plan's inputs");
     }
@@ -223,8 +223,8 @@ static int plan_work(void *arg, struct err *err)
 
 /* Checks that every name of 'names' is a device that is or was in the cluster. wanted: a plan is to use them,
  * and so one that it may not use now is refused. */
-static int names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
-                       bool wanted, struct err *err)
+static int fit_names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
+                           bool wanted, struct err *err)
 {
     for (uint32_t i = 0; i < names->count; i++) {
         size_t index;
@@ -258,7 +258,7 @@ static bool in_names(const struct spec_names *names, const char *name)
     return false;
 }
 
-static bool has_profile(const struct spec_check *check, const char *device)
+static bool fit_has_profile(const struct spec_check *check, const char *device)
 {
     size_t index;
     json_t *row;
@@ -280,7 +280,8 @@ static bool some_unmeasured(const struct spec_check *check)
         const char *name = json_string_value(json_object_get(device, "name"));
         const char *state = json_string_value(json_object_get(device, "state"));
         if (name && state && strcmp(state, "free") == 0 && !in_names(&placement->exclude, name) &&
-            (!placement->devices.given || in_names(&placement->devices, name)) && !has_profile(check, name))
+            (!placement->devices.given || in_names(&placement->devices, name)) &&
+            !fit_has_profile(check, name))
             return true;
     }
     return false;
@@ -299,8 +300,9 @@ static int cluster_read(struct spec_check *check, struct err *err)
     json_decref(check->cluster);
     check->cluster = cluster.doc;
     /* The names of CHECK_GATHER may be devices of another cluster. */
-    if (check->depth != CHECK_GATHER && (names_known(check, "devices", &placement->devices, true, err) < 0 ||
-                                         names_known(check, "exclude", &placement->exclude, false, err) < 0))
+    if (check->depth != CHECK_GATHER &&
+        (fit_names_known(check, "devices", &placement->devices, true, err) < 0 ||
+         fit_names_known(check, "exclude", &placement->exclude, false, err) < 0))
         return -1;
     if (wait_end(&profiles,
                  store_profile_plan(store, &check->principal, check->profile_key, wait_doc, &profiles, err),

@@ -86,8 +86,8 @@ void submits_destroy(struct submits *submits)
 }
 
 /* Computes the key of a check: a digest of the document without its name, of the depth, and of the asker. */
-static int make_key(const struct principal *principal, json_t *document, enum check_depth depth,
-                    uint8_t key[32], struct err *err)
+static int shared_make_key(const struct principal *principal, json_t *document, enum check_depth depth,
+                           uint8_t key[32], struct err *err)
 {
     static const char letters[] = "SPXIG"; /* by enum check_depth */
     struct buf text;
@@ -116,7 +116,7 @@ static struct spec_check *check_find(struct submits *submits, const uint8_t key[
     return NULL;
 }
 
-static int make_room(struct submits *submits, struct err *err)
+static int shared_make_room(struct submits *submits, struct err *err)
 {
     if (submits->count < CHECKS_MAX)
         return 0;
@@ -133,7 +133,7 @@ static struct spec_check *check_create(struct submits *submits, const struct pri
                                        json_t *document, enum check_depth depth, const uint8_t key[32],
                                        struct err *err)
 {
-    if (make_room(submits, err) < 0)
+    if (shared_make_room(submits, err) < 0)
         return NULL;
     struct spec_check *check = calloc(1, sizeof(*check));
     if (!check) {
@@ -158,7 +158,7 @@ static struct spec_check *check_create(struct submits *submits, const struct pri
 }
 
 /* Checks the name separately, since specifications that share a check may differ in it. */
-static int check_name(json_t *document, struct err *err)
+static int shared_check_name(json_t *document, struct err *err)
 {
     json_t *name = json_object_get(document, "name");
     if (!name)
@@ -194,7 +194,7 @@ int check_spec(struct submits *submits, const struct principal *principal, json_
     uint8_t key[32];
     *checked = NULL;
     *more = NULL;
-    if (check_name(document, err) < 0 || make_key(principal, document, depth, key, err) < 0)
+    if (shared_check_name(document, err) < 0 || shared_make_key(principal, document, depth, key, err) < 0)
         return -1;
     struct spec_check *check = check_find(submits, key);
     if (check && check->under_way) {

@@ -17,7 +17,7 @@ void address_key(const uint8_t address[ADDRESS_BYTES], uint8_t key[ADDRESS_BYTES
         memset(key + 8, 0, 8);
 }
 
-static int compare(const void *a, const void *b)
+static int address_compare(const void *a, const void *b)
 {
     return memcmp(a, b, ADDRESS_BYTES);
 }
@@ -28,7 +28,7 @@ bool address_take(struct address_counts *counts, const uint8_t address[ADDRESS_B
     if (!fresh)
         return false;
     address_key(address, fresh->key);
-    struct address_count **node = tsearch(fresh, &counts->root, compare);
+    struct address_count **node = tsearch(fresh, &counts->root, address_compare);
     struct address_count *found = node ? *node : NULL;
     if (found != fresh)
         free(fresh);
@@ -42,9 +42,10 @@ void address_release(struct address_counts *counts, const uint8_t address[ADDRES
 {
     struct address_count wanted = {.count = 0};
     address_key(address, wanted.key);
-    struct address_count **node = tfind(&wanted, &counts->root, compare), *found = node ? *node : NULL;
+    struct address_count **node = tfind(&wanted, &counts->root, address_compare),
+                         *found = node ? *node : NULL;
     if (!found || --found->count > 0)
         return;
-    tdelete(found, &counts->root, compare);
+    tdelete(found, &counts->root, address_compare);
     free(found);
 }

@@ -46,7 +46,7 @@ const char *httpd_head_get(const struct httpd_head *head, const char *name)
     return NULL;
 }
 
-static int refuse(int status, const char *text, const char **why)
+static int httpd_parse_refuse(int status, const char *text, const char **why)
 {
     *why = text;
     return status;
@@ -56,33 +56,34 @@ static int parse_request_line(char *line, struct httpd_head *head, const char **
 {
     char *target = strchr(line, ' ');
     if (!target)
-        return refuse(400, "the request line has no target", why);
+        return httpd_parse_refuse(400, "the request line has no target", why);
     *target++ = '\0';
     char *version = strchr(target, ' ');
     if (!version)
-        return refuse(400, "the request line has no version", why);
+        return httpd_parse_refuse(400, "the request line has no version", why);
     *version++ = '\0';
     if (strcmp(version, "HTTP/1.1") == 0)
         head->is_11 = head->keep_alive = true;
     else if (strcmp(version, "HTTP/1.0") != 0)
-        return refuse(strncmp(version, "HTTP/", 5) == 0 ? 505 : 400, "the version is not HTTP/1.1", why);
+        return httpd_parse_refuse(strncmp(version, "HTTP/", 5) == 0 ? 505 : 400,
+                                  "the version is not HTTP/1.1", why);
     if (!is_token(line))
-        return refuse(400, "the method is not a token", why);
+        return httpd_parse_refuse(400, "the method is not a token", why);
     head->method = HTTP_OTHER;
     head->method_name = line;
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
         if (strcmp(line, methods[i].name) == 0)
             head->method = methods[i].method;
     if (strlen(target) > HTTP_TARGET_BYTES_MAX)
-        return refuse(414, "the target is longer than 4096 bytes", why);
+        return httpd_parse_refuse(414, "the target is longer than 4096 bytes", why);
     if (*target != '/')
-        return refuse(400, "the target is not a path", why);
+        return httpd_parse_refuse(400, "the target is not a path", why);
     for (const char *c = target; *c; c++)
         if ((unsigned char)*c <= 0x20 || (unsigned char)*c >= 0x7f)
-            return refuse(400, "the target holds a character that must be percent-encoded", why);
+            return httpd_parse_refuse(400, "the target holds a character that must be percent-encoded", why);
     char *fragment = strchr(target, '#');
     if (fragment)
-        return refuse(400, "the target holds a fragment", why);
+        return httpd_parse_refuse(400, "the target holds a fragment", why);
     head->path = target;
     char *query = strchr(target, '?');
     head->query = target + strlen(target);
@@ -96,11 +97,11 @@ static int parse_request_line(char *line, struct httpd_head *head, const char **
 static int parse_length(const char *value, struct httpd_head *head, const char **why)
 {
     if (!*value)
-        return refuse(400, "Content-Length is not a number", why);
+        return httpd_parse_refuse(400, "Content-Length is not a number", why);
     uint64_t bytes = 0;
     for (const char *c = value; *c; c++) {
         if (*c < '0' || *c > '9' || bytes > (UINT64_MAX - 9) / 10)
-            return refuse(400, "Content-Length is not a number", why);
+            return httpd_parse_refuse(400, "Content-Length is not a number", why);
         bytes = bytes * 10 + (uint64_t)(*c - '0');
     }
     head->has_length = true;
@@ -111,13 +112,13 @@ static int parse_length(const char *value, struct httpd_head *head, const char *
 static int parse_header(char *line, struct httpd_head *head, const char **why)
 {
     if (head->header_count == HTTP_HEADERS_MAX)
-        return refuse(431, "there are more than 64 headers", why);
+        return httpd_parse_refuse(431, "there are more than 64 headers", why);
     char *colon = strchr(line, ':');
     if (!colon)
-        return refuse(400, "a header has no colon", why);
+        return httpd_parse_refuse(400, "a header has no colon", why);
     *colon = '\0';
     if (!is_token(line))
-        return refuse(400, "a header's name is not a token", why);
+        return httpd_parse_refuse(400, "a header's name is not a token", why);
     for (char *c = line; *c; c++)
         *c = (char)tolower((unsigned char)*c);
     char *value = colon + 1;
@@ -128,13 +129,13 @@ static int parse_header(char *line, struct httpd_head *head, const char **why)
         *--end = '\0';
     for (const char *c = value; *c; c++)
         if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7f)
-            return refuse(400, "a header's value holds a control character", why);
+            return httpd_parse_refuse(400, "a header's value holds a control character", why);
     static const char *const once[] = {"content-length", "transfer-encoding", "host",
                                        "authorization",  "content-type",      "range",
                                        "idempotency-key"};
     for (size_t i = 0; i < sizeof(once) / sizeof(once[0]); i++)
         if (strcmp(line, once[i]) == 0 && httpd_head_get(head, line))
-            return refuse(400, "a header that must stand once stands twice", why);
+            return httpd_parse_refuse(400, "a header that must stand once stands twice", why);
     head->headers[head->header_count].name = line;
     head->headers[head->header_count++].value = value;
     return 0;
@@ -159,15 +160,15 @@ static int parse_framing(struct httpd_head *head, const char **why)
     const char *length = httpd_head_get(head, "content-length");
     const char *encoding = httpd_head_get(head, "transfer-encoding");
     if (length && encoding)
-        return refuse(400, "Content-Length and Transfer-Encoding stand together", why);
+        return httpd_parse_refuse(400, "Content-Length and Transfer-Encoding stand together", why);
     int status = length ? parse_length(length, head, why) : 0;
     if (status)
         return status;
     if (encoding) {
         if (!head->is_11)
-            return refuse(400, "Transfer-Encoding needs HTTP/1.1", why);
+            return httpd_parse_refuse(400, "Transfer-Encoding needs HTTP/1.1", why);
         if (strcasecmp(encoding, "chunked") != 0)
-            return refuse(501, "the only transfer encoding is chunked", why);
+            return httpd_parse_refuse(501, "the only transfer encoding is chunked", why);
         head->chunked = true;
     }
     const char *connection = httpd_head_get(head, "connection");
@@ -177,10 +178,10 @@ static int parse_framing(struct httpd_head *head, const char **why)
         head->keep_alive = true;
     const char *expect = httpd_head_get(head, "expect");
     if (expect && strcasecmp(expect, "100-continue") != 0)
-        return refuse(417, "the only expectation is 100-continue", why);
+        return httpd_parse_refuse(417, "the only expectation is 100-continue", why);
     head->expect_continue = expect && head->is_11;
     if (head->is_11 && !httpd_head_get(head, "host"))
-        return refuse(400, "there is no Host header", why);
+        return httpd_parse_refuse(400, "there is no Host header", why);
     return 0;
 }
 
@@ -188,16 +189,16 @@ int httpd_head_parse(char *text, size_t size, struct httpd_head *head, const cha
 {
     memset(head, 0, sizeof(*head));
     if (memchr(text, '\0', size))
-        return refuse(400, "the head holds a NUL", why);
+        return httpd_parse_refuse(400, "the head holds a NUL", why);
     bool first = true;
     for (char *line = text, *end = text + size; line < end;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         if (!newline || newline == line || newline[-1] != '\r')
-            return refuse(400, "a line does not end with CR LF", why);
+            return httpd_parse_refuse(400, "a line does not end with CR LF", why);
         newline[-1] = '\0';
         *newline = '\0';
         if (strchr(line, '\r'))
-            return refuse(400, "a line holds a bare CR", why);
+            return httpd_parse_refuse(400, "a line holds a bare CR", why);
         if (!*line && !first)
             break;
         int status = first ? parse_request_line(line, head, why) : parse_header(line, head, why);
@@ -209,7 +210,7 @@ int httpd_head_parse(char *text, size_t size, struct httpd_head *head, const cha
     return parse_framing(head, why);
 }
 
-static int hex_digit(char c)
+static int httpd_parse_hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
@@ -226,8 +227,8 @@ int httpd_decode(const char *text, size_t size, bool form, char *out, size_t cap
     for (size_t i = 0; i < size; i++) {
         char c = text[i];
         if (c == '%') {
-            int high = i + 2 < size ? hex_digit(text[i + 1]) : -1;
-            int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+            int high = i + 2 < size ? httpd_parse_hex_digit(text[i + 1]) : -1;
+            int low = high >= 0 ? httpd_parse_hex_digit(text[i + 2]) : -1;
             if (low < 0)
                 return -1;
             c = (char)(high * 16 + low);

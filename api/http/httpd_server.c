@@ -166,7 +166,7 @@ static int chunk_line(struct evbuffer *input, char line[CHUNK_LINE_BYTES_MAX])
     return 1;
 }
 
-static int chunk_size(const char *line, uint64_t *bytes)
+static int httpd_server_chunk_size(const char *line, uint64_t *bytes)
 {
     uint64_t value = 0;
     int digits = 0;
@@ -217,7 +217,7 @@ static int body_read_chunked(struct httpd_request *request, struct evbuffer *inp
             request->chunk = CHUNK_SIZE;
             continue;
         }
-        if (chunk_size(line, &request->body_left) < 0)
+        if (httpd_server_chunk_size(line, &request->body_left) < 0)
             return *why = "a chunk's size is not a number", 400;
         if (request->body_left > request->body_max - request->body_seen)
             return *why = "the body is over this route's limit", 413;
@@ -532,14 +532,14 @@ static void on_taken(struct evbuffer *output, const struct evbuffer_cb_info *inf
         httpd_conn_moved(conn, info->n_deleted);
 }
 
-static void on_event(struct bufferevent *bev, short what, void *arg)
+static void httpd_server_on_event(struct bufferevent *bev, short what, void *arg)
 {
     (void)bev;
     if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR))
         httpd_conn_gone(arg);
 }
 
-static void address_read(const struct sockaddr *from, uint8_t to[ADDRESS_BYTES])
+static void httpd_server_address_read(const struct sockaddr *from, uint8_t to[ADDRESS_BYTES])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     if (from->sa_family == AF_INET6) {
@@ -615,7 +615,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     socklen_t peer_size = sizeof(peer);
     const bool is_unix = listener == server->unix_listener;
     uint8_t from[ADDRESS_BYTES] = {0};
-    address_read(address, from);
+    httpd_server_address_read(address, from);
     const int most = httpd_is_proxy(&server->limits, from) ? server->limits.connections_max
                                                            : server->limits.connections_per_address_max;
     if (is_unix && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) < 0) {
@@ -643,7 +643,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     server->conn_count++;
     httpd_conn_deadline(conn, server->limits.head_seconds_max);
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES_MAX);
-    bufferevent_setcb(conn->bev, on_read, on_written, on_event, conn);
+    bufferevent_setcb(conn->bev, on_read, on_written, httpd_server_on_event, conn);
     bufferevent_enable(conn->bev, EV_READ | EV_WRITE);
 }
 
@@ -655,7 +655,7 @@ void httpd_server_date(struct httpd_server *server)
     strftime(server->date, sizeof(server->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *arg)
+static void httpd_server_on_tick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct httpd_server *server = arg;
@@ -684,7 +684,7 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
     server->hooks = *hooks;
     TAILQ_INIT(&server->conns);
     httpd_server_date(server);
-    server->tick = event_new(base, -1, EV_PERSIST, on_tick, server);
+    server->tick = event_new(base, -1, EV_PERSIST, httpd_server_on_tick, server);
     struct timeval second = {TICK_SECONDS, 0};
     if (!server->tick || event_add(server->tick, &second) < 0) {
         err_set(err, ERR_NOMEM, "out of memory for the HTTP server");

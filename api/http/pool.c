@@ -26,7 +26,7 @@ struct pool {
     pthread_t threads[POOL_THREADS_MAX];
 };
 
-static void list_add(struct task_list *list, struct pool_task *task)
+static void pool_list_add(struct task_list *list, struct pool_task *task)
 {
     task->next = NULL;
     *list->last = task;
@@ -59,7 +59,7 @@ static void *pool_thread(void *arg)
         task->work(task);
         task->ran = true;
         pthread_mutex_lock(&pool->lock);
-        list_add(&pool->finished, task);
+        pool_list_add(&pool->finished, task);
         uint64_t one = 1;
         /* The write can fail only when the counter is full, and then the eventfd is already readable. */
         ssize_t rc = write(pool->fd, &one, sizeof(one));
@@ -164,7 +164,7 @@ int pool_run(struct pool *pool, struct pool_task *task, struct err *err)
     bool full = pool->waiting_count >= pool->queue_max || pool->stopping;
     if (!full) {
         task->ran = false;
-        list_add(&pool->waiting, task);
+        pool_list_add(&pool->waiting, task);
         pool->waiting_count++;
         pthread_cond_signal(&pool->wake);
     }

@@ -34,8 +34,8 @@ void wrong_destroy(struct wrong *wrong)
 
 /* Returns the entry of an address: the existing one, or a new one that replaces the entry with the earliest
  * time in the address's set. */
-static struct wrong_entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES],
-                                    uint64_t now_ns)
+static struct wrong_entry *wrong_entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES],
+                                          uint64_t now_ns)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     for (int i = 0; i < WRONG_ADDRESS_BYTES; i++)
@@ -57,7 +57,7 @@ unsigned wrong_note(struct wrong *wrong, const uint8_t address[WRONG_ADDRESS_BYT
 {
     uint8_t key[WRONG_ADDRESS_BYTES];
     address_key(address, key);
-    struct wrong_entry *entry = entry_of(wrong, key, now_ns);
+    struct wrong_entry *entry = wrong_entry_of(wrong, key, now_ns);
     uint64_t owed_ns = entry->paid_ns - now_ns + EACH_NS;
     *first = false;
     if (owed_ns <= WRONG_BURST * EACH_NS) {

@@ -44,7 +44,7 @@ static void take_ids(struct json_reader *reader, const json_t *ids, struct bulk 
 
 /* Reads the states that the body lists; none means all. States in which jobs do not have the event are left
  * out. */
-static unsigned take_states(struct json_reader *reader, const json_t *names, enum job_event event)
+static unsigned bulk_take_states(struct json_reader *reader, const json_t *names, enum job_event event)
 {
     unsigned wanted = 0, able = 0;
     for (size_t i = 0; i < json_array_size(names); i++) {
@@ -72,7 +72,7 @@ static void take_time(struct json_reader *reader, const char *key, int64_t *wall
         jr_fail(reader, key, "must be a time such as 2026-01-31T12:00:00Z");
 }
 
-static void take_labels(struct json_reader *reader, struct store_job_filter *filter)
+static void bulk_take_labels(struct json_reader *reader, struct store_job_filter *filter)
 {
     const char *key;
     const json_t *value;
@@ -95,11 +95,11 @@ static int take_body(struct call *call, struct bulk *bulk, struct store_job_filt
     if (listed)
         take_ids(&reader, ids, bulk);
     jr_array(&reader, "state", JR_OPTIONAL, 1, JOB_STATES, &states);
-    filter->states = take_states(&reader, states, bulk->event);
+    filter->states = bulk_take_states(&reader, states, bulk->event);
     jr_str(&reader, "owner", JR_OPTIONAL, 1, STORE_NAME_MAX, &filter->owner);
     jr_str(&reader, "group", JR_OPTIONAL, 1, STORE_NAME_MAX, &filter->group);
     jr_i64(&reader, "array", JR_OPTIONAL, 1, INT64_MAX, &filter->array);
-    take_labels(&reader, filter);
+    bulk_take_labels(&reader, filter);
     take_time(&reader, "from", &filter->from_us);
     take_time(&reader, "to", &filter->to_us);
     const bool filtered = states || filter->owner || filter->group || filter->array || filter->labels ||

@@ -72,7 +72,7 @@ static void job_recorded(void *arg, const struct err *err)
 }
 
 /* Whether the same may succeed later: then the job waits on, and is taken again. */
-static bool passes(const struct job_fetch *fetch, const struct err *err)
+static bool fetches_passes(const struct job_fetch *fetch, const struct err *err)
 {
     return fetch->all->app->stopping || err->code == ERR_CANCELLED || err->code == ERR_NOMEM;
 }
@@ -80,7 +80,7 @@ static bool passes(const struct job_fetch *fetch, const struct err *err)
 static void job_fails(struct job_fetch *fetch, const struct err *why)
 {
     struct err err = {0};
-    if (passes(fetch, why)) {
+    if (fetches_passes(fetch, why)) {
         job_fetch_end(fetch);
         return;
     }
@@ -91,7 +91,7 @@ static void job_fails(struct job_fetch *fetch, const struct err *why)
 }
 
 /* Checks the job, whose model is here now, and makes it one that can start. */
-static void job_check(void *arg)
+static void fetches_job_check(void *arg)
 {
     struct job_fetch *fetch = arg;
     struct app *app = fetch->all->app;
@@ -128,7 +128,7 @@ static void model_registered(void *arg, const struct err *err, const char *conte
         return;
     }
     json_object_set_new(fetch->spec, "model", json_string(content));
-    if (wait_run(fetch->all->app, job_check, fetch, &why) < 0)
+    if (wait_run(fetch->all->app, fetches_job_check, fetch, &why) < 0)
         job_fails(fetch, &why);
 }
 
@@ -215,7 +215,7 @@ static void say_why(struct job_fetch *fetch, char why[WHY_BYTES])
                  *seen.note ? ": " : "", seen.note);
 }
 
-static void tick(evutil_socket_t fd, short what, void *arg)
+static void fetches_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct job_fetches *fetches = arg;
     struct job_fetch *fetch;
@@ -241,7 +241,7 @@ int fetches_create(struct app *app, struct job_fetches **out, struct err *err)
 {
     const struct timeval every = {TICK_MS / 1000, TICK_MS % 1000 * 1000};
     struct job_fetches *fetches = calloc(1, sizeof(*fetches));
-    if (!fetches || !(fetches->timer = event_new(app->base, -1, EV_PERSIST, tick, fetches))) {
+    if (!fetches || !(fetches->timer = event_new(app->base, -1, EV_PERSIST, fetches_tick, fetches))) {
         free(fetches);
         return err_set(err, ERR_NOMEM, "out of memory for fetches");
     }

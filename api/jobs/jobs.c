@@ -28,7 +28,7 @@ enum {
 /* ---- lists ---- */
 
 /* Reads states, such as "queued,running". */
-static int take_states(const char *text, unsigned *states, struct err *err)
+static int jobs_take_states(const char *text, unsigned *states, struct err *err)
 {
     char name[40];
     for (const char *at = text ? text : ""; text && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -57,7 +57,7 @@ static bool label_good(const char *text, size_t key, size_t size)
 }
 
 /* Reads labels "key=value,key" as {key: value, key: null}. */
-static int take_labels(const char *text, json_t *labels, struct err *err)
+static int jobs_take_labels(const char *text, json_t *labels, struct err *err)
 {
     while (text) {
         size_t size = strcspn(text, ","), key = strcspn(text, "=,");
@@ -88,8 +88,8 @@ void jobs_list(struct call *call)
                                       .labels = labels};
     if (call_query_i64(call, "array", 1, INT64_MAX, 0, &array, &err) == 0)
         filter.array = array;
-    if (err.code || take_states(call_query(call, "state"), &filter.states, &err) < 0 ||
-        take_labels(call_query(call, "label"), labels, &err) < 0 ||
+    if (err.code || jobs_take_states(call_query(call, "state"), &filter.states, &err) < 0 ||
+        jobs_take_labels(call_query(call, "label"), labels, &err) < 0 ||
         call_query_time(call, "from", &filter.from_us, &err) < 0 ||
         call_query_time(call, "to", &filter.to_us, &err) < 0 ||
         store_job_page(call->app->store, &call->principal, &filter, call_answer_page, call, &err) < 0)

@@ -13,7 +13,8 @@ enum { MAIL_BYTES_MAX = 16384, PASSWORD_BYTES_MAX = 4096, CONNECT_MS = 5000, MOS
 
 /* Appends a text as one line of a message: what is no printable character of ASCII becomes "?" where the line
  * is a header, and control characters become spaces where it is not. */
-static int line_of(struct buf *out, const char *before, const char *text, bool header, struct err *err)
+static int notice_mail_line_of(struct buf *out, const char *before, const char *text, bool header,
+                               struct err *err)
 {
     if (buf_text(out, before, err) < 0)
         return -1;
@@ -38,20 +39,20 @@ static int message_write(const struct api_config *config, long long id, const js
     strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S +0000", &tm);
     snprintf(subject, sizeof(subject), "job %lld %s%s: ", job, strcmp(event, "held") == 0 ? "is " : "has ",
              strcmp(event, "cancelled") == 0 ? "been cancelled" : event);
-    if (line_of(out, "From: ", config->mail.from, true, err) < 0 || line_of(out, "To: ", to, true, err) < 0 ||
-        buf_text(out, "Subject: ", err) < 0 ||
-        line_of(out, subject, json_text_of(notice, "name"), true, err) < 0 ||
-        line_of(out, "Date: ", date, true, err) < 0 ||
+    if (notice_mail_line_of(out, "From: ", config->mail.from, true, err) < 0 ||
+        notice_mail_line_of(out, "To: ", to, true, err) < 0 || buf_text(out, "Subject: ", err) < 0 ||
+        notice_mail_line_of(out, subject, json_text_of(notice, "name"), true, err) < 0 ||
+        notice_mail_line_of(out, "Date: ", date, true, err) < 0 ||
         buf_printf(out, err,
                    "Message-ID: <notice-%lld@%s>\r\nAuto-Submitted: auto-generated\r\nMIME-Version: 1.0\r\n"
                    "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n",
                    id, strchr(config->mail.from, '@') + 1) < 0 ||
-        line_of(out, subject, json_text_of(notice, "name"), false, err) < 0 ||
+        notice_mail_line_of(out, subject, json_text_of(notice, "name"), false, err) < 0 ||
         buf_printf(out, err, "%lld of %lld steps are done\r\n",
                    (long long)json_integer_value(json_object_get(notice, "step")),
                    (long long)json_integer_value(json_object_get(notice, "steps"))) < 0)
         return -1;
-    if (*why && line_of(out, "", why, false, err) < 0)
+    if (*why && notice_mail_line_of(out, "", why, false, err) < 0)
         return -1;
     return buf_printf(out, err, "\r\nmotley job %lld says more. motley notify none ends these messages.\r\n",
                       job);

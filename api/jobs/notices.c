@@ -74,7 +74,7 @@ static bool may_connect(const void *arg, const struct sockaddr *address)
     return notice->inside || outside_is_public(address);
 }
 
-static bool is_stopped(const void *arg)
+static bool notices_is_stopped(const void *arg)
 {
     const struct notice *notice = arg;
     return atomic_load(&notice->all->stopped);
@@ -83,7 +83,8 @@ static bool is_stopped(const void *arg)
 static void notice_mail(struct notice *notice)
 {
     const struct api_config *config = notice->all->app->config;
-    if (notice_mail_send(config, notice->row, notice->url.path, is_stopped, notice, &notice->why) == 0)
+    if (notice_mail_send(config, notice->row, notice->url.path, notices_is_stopped, notice, &notice->why) ==
+        0)
         notice->end = STORE_NOTICE_DELIVERED;
     else if (notice->why.code != ERR_INVALID && notice->why.code != ERR_DENIED)
         notice->end = STORE_NOTICE_FAILED;
@@ -111,7 +112,7 @@ static void notice_post(struct notice *notice)
                                          .headers = headers,
                                          .response = &answered,
                                          .timeout_ms = TRY_MS,
-                                         .stopped = is_stopped,
+                                         .stopped = notices_is_stopped,
                                          .stopped_arg = notice};
     struct http *http =
         body_signed(notice, body, &notice->why) < 0 ? NULL : http_create(&options, &notice->why);
@@ -214,7 +215,7 @@ static void notices_claimed(void *arg, const struct err *err, json_t *doc)
         look_soon(notices);
 }
 
-static void look(struct notices *notices)
+static void notices_look(struct notices *notices)
 {
     struct err err = {0};
     const struct app *app = notices->app;
@@ -229,23 +230,23 @@ static void look(struct notices *notices)
         notices_claimed(notices, &err, NULL);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void notices_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
-    look(arg);
+    notices_look(arg);
 }
 
-static void on_notify(void *arg, const char *channel, const char *payload)
+static void notices_on_notify(void *arg, const char *channel, const char *payload)
 {
     (void)channel, (void)payload;
-    look(arg);
+    notices_look(arg);
 }
 
 int notices_create(struct app *app, struct notices **out, struct err *err)
 {
     const struct timeval every = {.tv_sec = LOOK_SECONDS};
     struct notices *notices = calloc(1, sizeof(*notices));
-    if (!notices || !(notices->timer = event_new(app->base, -1, EV_PERSIST, on_timer, notices))) {
+    if (!notices || !(notices->timer = event_new(app->base, -1, EV_PERSIST, notices_on_timer, notices))) {
         free(notices);
         return err_set(err, ERR_NOMEM, "out of memory for notices");
     }
@@ -254,7 +255,7 @@ int notices_create(struct app *app, struct notices **out, struct err *err)
     if (!app->config->notify)
         return 0;
     event_add(notices->timer, &every);
-    return store_listen(app->store, "motley_notices", on_notify, notices, err);
+    return store_listen(app->store, "motley_notices", notices_on_notify, notices, err);
 }
 
 void notices_stop(struct notices *notices)

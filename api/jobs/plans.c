@@ -73,7 +73,7 @@ void plans_destroy(struct plans *plans)
 
 /* ---- on a thread of the plans' own pools ---- */
 
-static int search(struct plan_question *question, struct plan_inputs *inputs, struct err *err)
+static int plans_search(struct plan_question *question, struct plan_inputs *inputs, struct err *err)
 {
     struct plan_answer *found = NULL;
     const struct plan_options options = {.programs = !question->brief,
@@ -115,7 +115,7 @@ static int question_work(void *arg, struct err *err)
     struct plan_inputs inputs = {0};
     int rc = plan_inputs_read(question->inputs, &inputs, err);
     if (rc == 0)
-        rc = search(question, &inputs, err);
+        rc = plans_search(question, &inputs, err);
     plan_inputs_fini(&inputs);
     return rc;
 }
@@ -152,7 +152,7 @@ static void supersede(struct plans *plans, const struct plan_question *newest)
             question->stale = true;
 }
 
-static void answer(struct call *call, bool file)
+static void plans_answer(struct call *call, bool file)
 {
     struct plans *plans = call->app->plans;
     struct plan_question question = {.token = call->principal.token, .file = file};
@@ -192,10 +192,10 @@ static void answer(struct call *call, bool file)
 
 void plans_post(struct call *call)
 {
-    answer(call, false);
+    plans_answer(call, false);
 }
 
 void plans_cluster(struct call *call)
 {
-    answer(call, true);
+    plans_answer(call, true);
 }

@@ -51,7 +51,7 @@ int follower_send(struct follower *follower, const char *type, int64_t id, const
     return rc;
 }
 
-static bool is_final(const json_t *state)
+static bool stream_is_final(const json_t *state)
 {
     int number = json_is_string(state) ? state_from_name(&job_machine, json_string_value(state)) : -1;
     return number >= 0 && state_is_final(&job_machine, number);
@@ -78,7 +78,7 @@ static void follower_job(void *arg, const struct err *err, json_t *doc)
         return;
     }
     follower->closing = false;
-    if (is_final(json_object_get(doc, "state")))
+    if (stream_is_final(json_object_get(doc, "state")))
         follower->over = json_incref(doc);
     if (follower->over || follower->again)
         follower_read(follower);
@@ -90,7 +90,7 @@ static int send_row(struct follower *follower, const json_t *event)
     const char *type = json_string_value(json_object_get(event, "type"));
     follower->last = json_integer_value(json_object_get(event, "id"));
     if (type && strcmp(type, "state") == 0) {
-        follower->closing = is_final(json_object_get(json_object_get(event, "body"), "state"));
+        follower->closing = stream_is_final(json_object_get(json_object_get(event, "body"), "state"));
         if (!follower->closing) { /* the job had finished and was resumed */
             json_decref(follower->over);
             follower->over = NULL;
@@ -175,7 +175,7 @@ static void follower_drained(struct httpd_request *request, void *arg)
     }
 }
 
-static void on_notify(void *arg, const char *channel, const char *payload)
+static void stream_on_notify(void *arg, const char *channel, const char *payload)
 {
     (void)channel;
     struct followers *followers = arg;
@@ -243,7 +243,7 @@ static void unseen_found(void *arg, const struct err *err, json_t *doc)
 }
 
 /* Asks whether the followers may still see their jobs: they are no longer shared, or a user left a group. */
-static void check_jobs(struct followers *followers)
+static void stream_check_jobs(struct followers *followers)
 {
     struct err err = {0};
     size_t count = 0;
@@ -287,7 +287,7 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
     struct followers *followers = arg;
     struct follower *next;
     check_tokens(followers);
-    check_jobs(followers);
+    stream_check_jobs(followers);
     if (followers->feed)
         followers->feed_notify(followers->feed);
     if (++followers->checks % CHECKS_PER_BEAT)
@@ -311,7 +311,7 @@ int followers_create(struct app *app, struct followers **followers, struct err *
     LIST_INIT(&made->all);
     made->heartbeat = event_new(app->base, -1, EV_PERSIST, on_check, made);
     if (!made->heartbeat || event_add(made->heartbeat, &beat) < 0 ||
-        store_listen(app->store, "motley_events", on_notify, made, err) < 0) {
+        store_listen(app->store, "motley_events", stream_on_notify, made, err) < 0) {
         if (!err->code)
             err_set(err, ERR_NOMEM, "out of memory for followers");
         followers_destroy(made);
@@ -414,7 +414,7 @@ static void follow_seen(void *arg, const struct err *err, json_t *doc)
     follower->job = json_integer_value(json_object_get(doc, "id"));
     follower->jobs = &follower->job;
     follower->job_count = 1;
-    if (is_final(json_object_get(doc, "state")))
+    if (stream_is_final(json_object_get(doc, "state")))
         follower->over = json_incref(doc);
     snprintf(follower->type, sizeof(follower->type), "%s", type ? type : "");
     follower_read(follower);

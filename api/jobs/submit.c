@@ -32,7 +32,7 @@ static int urgency_may_be_chosen(struct call *call, const struct checked *checke
 static int job_insert(struct call *call, const struct checked *checked, const char *key,
                       const uint8_t digest[DIGEST_SIZE], struct made_wait *wait, struct err *err);
 static void answer_made(struct call *call, const struct store_job_made *made, json_t *warnings);
-static void answer_refusal(struct call *call, const struct err *err, json_t *more);
+static void submit_answer_refusal(struct call *call, const struct err *err, json_t *more);
 
 void jobs_submit(struct call *call)
 {
@@ -64,7 +64,7 @@ void jobs_submit(struct call *call)
         return;
     }
     if (check_spec(app->submits, &call->principal, call->body, CHECK_SUBMIT, &checked, &more, &err) < 0) {
-        answer_refusal(call, &err, more);
+        submit_answer_refusal(call, &err, more);
         return;
     }
     if (urgency_may_be_chosen(call, checked, &err) < 0)
@@ -91,7 +91,7 @@ void jobs_validate(struct call *call)
     }
     const enum check_depth depth = inputs ? CHECK_INPUTS : programs ? CHECK_PROGRAM : CHECK_PLAN;
     if (check_spec(call->app->submits, &call->principal, call->body, depth, &checked, &more, &err) < 0) {
-        answer_refusal(call, &err, more);
+        submit_answer_refusal(call, &err, more);
         return;
     }
     json_t *answer = json_copy(checked->answer);
@@ -184,7 +184,7 @@ static void answer_made(struct call *call, const struct store_job_made *made, js
     call_json(call, 201, document, fields);
 }
 
-static void answer_refusal(struct call *call, const struct err *err, json_t *more)
+static void submit_answer_refusal(struct call *call, const struct err *err, json_t *more)
 {
     if (err->code == ERR_NOFIT) {
         call_problem(call, 422, err_code_name(err->code), more, "%s", err->text);

@@ -282,7 +282,7 @@ static struct follower *one_behind(const struct cluster_feed *feed)
 }
 
 /* Begins this kind of work, if there is any. Returns 1 when it began a query. */
-static int begin(struct cluster_feed *feed, enum feed_work work)
+static int topics_begin(struct cluster_feed *feed, enum feed_work work)
 {
     struct err err = {0};
     struct follower *behind;
@@ -306,14 +306,14 @@ static void feed_next(struct cluster_feed *feed)
 {
     for (unsigned i = 0; i < WORK_KINDS && !feed->reading; i++) {
         enum feed_work work = (feed->turn + i) % WORK_KINDS;
-        if (begin(feed, work)) {
+        if (topics_begin(feed, work)) {
             feed->reading = true;
             feed->turn = work + 1;
         }
     }
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void topics_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct cluster_feed *feed = arg;
@@ -348,7 +348,7 @@ int feed_create(struct app *app, struct cluster_feed **feed, struct err *err)
     struct cluster_feed *made = calloc(1, sizeof(*made));
     if (made) {
         made->followers = followers;
-        made->timer = evtimer_new(app->base, on_timer, made);
+        made->timer = evtimer_new(app->base, topics_on_timer, made);
     }
     if (!made || !made->timer || store_listen(app->store, "motley_jobs", on_work, made, err) < 0) {
         feed_destroy(made);
@@ -439,7 +439,7 @@ static int take_topics(struct call *call, struct request *request)
 }
 
 /* Begins the stream of the topics that were not refused, after the event request->after. */
-static void stream_begin(struct call *call, struct request *request)
+static void topics_stream_begin(struct call *call, struct request *request)
 {
     struct topics *topics = request->topics;
     struct cluster_feed *feed = call->app->followers->feed;
@@ -472,7 +472,7 @@ static void newest_found(void *arg, const struct err *err, json_t *doc)
         return;
     }
     request->after = json_integer_value(json_object_get(doc, "horizon"));
-    stream_begin(call, request);
+    topics_stream_begin(call, request);
 }
 
 /* Begins the stream, or answers when all topics were refused. A stream without an id to resume from begins
@@ -486,7 +486,7 @@ static void topics_known(struct call *call, struct request *request)
     if (!topics->queue && !topics->devices && topics->job_count == 0)
         call_fail(call, &request->why);
     else if (request->after != NOTHING_BEFORE)
-        stream_begin(call, request);
+        topics_stream_begin(call, request);
     else if (store_event_feed(call->app->store, INT64_MAX, 1, &nothing, newest_found, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -91,7 +91,7 @@ static void enrolment_end(struct enrolment *e)
 }
 
 /* Answers an error in the request: in the join token, or in the rest. */
-static void answer_refusal(struct call *call, const struct err *err)
+static void enroll_answer_refusal(struct call *call, const struct err *err)
 {
     if (err->code == ERR_AUTH)
         call_wrong_token(call, err);
@@ -213,7 +213,7 @@ void enroll_post(struct call *call)
         return;
     enrolment_begin(&e, call);
     if (node_enrol(call, &e, &err) < 0)
-        answer_refusal(call, &err);
+        enroll_answer_refusal(call, &err);
     else
         answer_enrolment(call, &e);
     enrolment_end(&e);
@@ -259,7 +259,7 @@ void renew_post(struct call *call)
         return;
     enrolment_begin(&e, call);
     if (node_renew(call, &e, &err) < 0)
-        answer_refusal(call, &err);
+        enroll_answer_refusal(call, &err);
     else
         call_json(call, 200,
                   json_pack("{s:s, s:s, s:s, s:I, s:o}", "node", e.node, "certificate",

@@ -18,7 +18,7 @@ void nodes_list(struct call *call)
         call_fail(call, &err);
 }
 
-static void removed(void *arg, const struct err *err, json_t *doc)
+static void nodes_removed(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
     if (!err)
@@ -29,7 +29,7 @@ static void removed(void *arg, const struct err *err, json_t *doc)
 void nodes_remove(struct call *call)
 {
     struct err err = {0};
-    if (store_node_remove(call->app->store, &call->principal, call->params[0], removed, call, &err) < 0)
+    if (store_node_remove(call->app->store, &call->principal, call->params[0], nodes_removed, call, &err) < 0)
         call_fail(call, &err);
 }
 

@@ -33,7 +33,7 @@ static void asking_free(struct asking *a)
     free(a);
 }
 
-static void finish(struct asking *a, const struct err *err, const char *certificate)
+static void signing_finish(struct asking *a, const struct err *err, const char *certificate)
 {
     signing_fn *done = a->done;
     void *arg = a->arg;
@@ -41,14 +41,14 @@ static void finish(struct asking *a, const struct err *err, const char *certific
     done(arg, err, certificate);
 }
 
-static void give_up(struct asking *a, const char *why)
+static void signing_give_up(struct asking *a, const char *why)
 {
     struct err err;
     err_set(&err, ERR_BUSY, "nothing can be signed just now: the signing process %s", why);
-    finish(a, &err, NULL);
+    signing_finish(a, &err, NULL);
 }
 
-static void answered(struct bufferevent *stream, void *arg)
+static void signing_answered(struct bufferevent *stream, void *arg)
 {
     struct asking *a = arg;
     struct evbuffer *in = bufferevent_get_input(stream);
@@ -62,12 +62,12 @@ static void answered(struct bufferevent *stream, void *arg)
     const char *refused = json_string_value(json_object_get(answer, "error"));
     const char *code = json_string_value(json_object_get(answer, "code"));
     if (certificate)
-        finish(a, NULL, certificate);
+        signing_finish(a, NULL, certificate);
     else if (refused && code) {
         err_set(&err, err_code_from_name(code), "%s", refused);
-        finish(a, &err, NULL);
+        signing_finish(a, &err, NULL);
     } else
-        give_up(a, "does not answer as it should");
+        signing_give_up(a, "does not answer as it should");
     json_decref(answer);
 }
 
@@ -75,14 +75,14 @@ static void stream_ended(struct bufferevent *stream, short what, void *arg)
 {
     (void)stream;
     if (!(what & BEV_EVENT_CONNECTED))
-        give_up(arg, "is away");
+        signing_give_up(arg, "is away");
 }
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    give_up(arg, "is away");
+    signing_give_up(arg, "is away");
 }
 
 static int request_put(struct asking *a, const char *node, int64_t generation, const char *csr,
@@ -123,7 +123,7 @@ int signing_ask(struct event_base *base, const char *socket, const char *node, i
         asking_free(a);
         return -1;
     }
-    bufferevent_setcb(a->stream, answered, NULL, stream_ended, a);
+    bufferevent_setcb(a->stream, signing_answered, NULL, stream_ended, a);
     bufferevent_enable(a->stream, EV_READ | EV_WRITE);
     /* The failure is reported later, as that of a broken connection is. */
     if (bufferevent_socket_connect(a->stream, (struct sockaddr *)&where, sizeof(where)) < 0)

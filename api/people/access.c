@@ -24,7 +24,7 @@ json_t *access_scope_names(unsigned scopes)
 
 /* Returns the scopes that count, whatever the token's row says: an agent's token opens no route for people,
  * and a person's token none for agents. */
-static unsigned scopes_of(const struct principal *principal)
+static unsigned access_scopes_of(const struct principal *principal)
 {
     switch (principal->kind) {
     case PRINCIPAL_USER:
@@ -39,7 +39,7 @@ static unsigned scopes_of(const struct principal *principal)
 int access_route(const struct principal *principal, unsigned scopes, struct err *err)
 {
     char wanted[160];
-    if (scopes_of(principal) & scopes)
+    if (access_scopes_of(principal) & scopes)
         return 0;
     name_scopes(scopes, wanted, sizeof(wanted));
     return err_set(err, ERR_DENIED,
@@ -57,7 +57,7 @@ int access_token(const struct principal *maker, const char *user, unsigned *scop
                  struct err *err)
 {
     char lacking[160];
-    unsigned own = scopes_of(maker);
+    unsigned own = access_scopes_of(maker);
     if (strcmp(user, maker->name) != 0 &&
         access_admin(maker, "user: only an administrator may make a token of somebody else", err) < 0)
         return -1;

@@ -52,17 +52,17 @@ void auth_forget(struct auth *auth)
         auth->slots[i].until_ns = 0;
 }
 
-static struct auth_slot *slot_of(struct auth *auth, const uint8_t hash[32])
+static struct auth_slot *auth_slot_of(struct auth *auth, const uint8_t hash[32])
 {
     return &auth->slots[(hash[0] | (unsigned)hash[1] << 8) % AUTH_SLOTS];
 }
 
-static void found(void *arg, const struct err *err, const struct principal *principal)
+static void auth_found(void *arg, const struct err *err, const struct principal *principal)
 {
     struct auth_query *query = arg;
     /* What was read before the cache was emptied may be what was revoked. */
     if ((!err || err->code == ERR_AUTH) && query->forgotten == query->auth->forgotten) {
-        struct auth_slot *slot = slot_of(query->auth, query->hash);
+        struct auth_slot *slot = auth_slot_of(query->auth, query->hash);
         bool wanted = principal || !slot->known || slot->until_ns <= clock_mono_ns();
         if (!wanted) { /* an unknown token does not replace a known one */
             query->done(query->arg, err, principal);
@@ -85,7 +85,7 @@ static const struct err nobody = {
 void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *done, void *arg)
 {
     struct err err = {0};
-    struct auth_slot *slot = slot_of(auth, hash);
+    struct auth_slot *slot = auth_slot_of(auth, hash);
     if (slot->until_ns > clock_mono_ns() && digest_equal(slot->hash, hash, 32) &&
         !(slot->known && slot->principal.expires_us && slot->principal.expires_us <= clock_wall_us())) {
         if (slot->known)
@@ -105,7 +105,7 @@ void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *do
     memcpy(query->hash, hash, sizeof(query->hash));
     query->done = done;
     query->arg = arg;
-    if (store_token_find(auth->store, hash, found, query, &err) < 0) {
+    if (store_token_find(auth->store, hash, auth_found, query, &err) < 0) {
         free(query);
         done(arg, &err, NULL);
     }

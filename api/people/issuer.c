@@ -67,7 +67,7 @@ void issuer_stop(struct issuer *issuer)
         atomic_store(&issuer->stopped, true);
 }
 
-static bool is_stopped(const void *arg)
+static bool issuer_is_stopped(const void *arg)
 {
     return atomic_load(&((struct issuer *)(uintptr_t)arg)->stopped);
 }
@@ -121,7 +121,7 @@ static void refusal_read(struct issuer_question *question, const struct buf *tex
 }
 
 /* Sends a request, and reads the answer, a JSON object. Without TLS it reaches this machine alone. */
-static int ask(struct issuer *issuer, struct issuer_question *question, json_t **out, struct err *err)
+static int issuer_ask(struct issuer *issuer, struct issuer_question *question, json_t **out, struct err *err)
 {
     struct outside_url url;
     struct buf answer = {.limit = REPLY_BYTES_MAX}, refusal = {.limit = REPLY_BYTES_MAX};
@@ -150,7 +150,7 @@ static int ask(struct issuer *issuer, struct issuer_question *question, json_t *
         .response = &answer,
         .refusal = &refusal,
         .timeout_ms = ANSWER_MS,
-        .stopped = is_stopped,
+        .stopped = issuer_is_stopped,
         .stopped_arg = issuer,
     };
     int rc = http ? http_perform(http, &request, NULL, err) : -1;
@@ -185,7 +185,7 @@ static int document_get(struct issuer *issuer, struct err *err)
     while (size > 0 && name[size - 1] == '/')
         size--;
     snprintf(address, sizeof(address), "%.*s" WELL_KNOWN, (int)size, name);
-    if (ask(issuer, &(struct issuer_question){.address = address}, &fresh, err) < 0)
+    if (issuer_ask(issuer, &(struct issuer_question){.address = address}, &fresh, err) < 0)
         return -1;
     if (strcmp(json_text_of(fresh, "issuer"), name) != 0) {
         err_set(err, ERR_PEER, "its document says that it is \"%.200s\": oidc.issuer must be the same text",
@@ -219,7 +219,7 @@ static int keys_get(struct issuer *issuer, unsigned seconds, struct err *err)
     if (issuer->keys && is_fresh(issuer->keys_ns, seconds))
         return 0;
     const char *address = endpoint(issuer, "jwks_uri", err);
-    if (!address || ask(issuer, &(struct issuer_question){.address = address}, &fresh, err) < 0)
+    if (!address || issuer_ask(issuer, &(struct issuer_question){.address = address}, &fresh, err) < 0)
         return -1;
     json_decref(issuer->keys);
     issuer->keys = fresh;
@@ -230,7 +230,7 @@ static int keys_get(struct issuer *issuer, unsigned seconds, struct err *err)
 /* ---- forms ---- */
 
 /* Appends "&name=value", percent-encoded. */
-static int add(struct buf *form, const char *name, const char *value, struct err *err)
+static int issuer_add(struct buf *form, const char *name, const char *value, struct err *err)
 {
     char text[3 * VALUE_BYTES_MAX + 1];
     if (http_escape(value, text, sizeof(text), err) < 0)
@@ -281,13 +281,13 @@ static int post(struct issuer *issuer, struct issuer_question *question, struct 
 {
     const struct api_oidc *config = issuer->config;
     struct buf secret = {.limit = SECRET_BYTES_MAX}, basic = {.limit = FORM_BYTES_MAX};
-    int rc = add(form, "client_id", config->client_id, err);
+    int rc = issuer_add(form, "client_id", config->client_id, err);
     if (rc == 0 && config->client_secret_file) {
         rc = file_read_line(config->client_secret_file, SECRET_BYTES_MAX, &secret, err);
         if (rc == 0 && wants_basic(issuer))
             rc = basic_make(config->client_id, buf_str(&secret), &basic, err);
         else if (rc == 0)
-            rc = add(form, "client_secret", buf_str(&secret), err);
+            rc = issuer_add(form, "client_secret", buf_str(&secret), err);
         if (rc < 0) {
             err->code = ERR_IO;
             rc = issuer_failed(issuer, err);
@@ -295,7 +295,7 @@ static int post(struct issuer *issuer, struct issuer_question *question, struct 
     }
     question->form = buf_str(form);
     question->basic = basic.size > 0 ? buf_str(&basic) : NULL;
-    rc = rc < 0 ? -1 : ask(issuer, question, out, err);
+    rc = rc < 0 ? -1 : issuer_ask(issuer, question, out, err);
     if (secret.size > 0)
         OPENSSL_cleanse(secret.data, secret.size);
     if (basic.size > 0)
@@ -335,7 +335,7 @@ int issuer_authorize(struct issuer *issuer, const struct issuer_sign_in *sign_in
                                      {"code_challenge_method", "S256"}};
     int rc = 0;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) && rc == 0; i++)
-        rc = add(&form, fields[i][0], fields[i][1], err);
+        rc = issuer_add(&form, fields[i][0], fields[i][1], err);
     struct outside_url url;
     if (rc == 0 && outside_url_read(place, &url, err) < 0) /* a browser goes there: no javascript: */
         rc = issuer_failed(issuer, err);
@@ -387,7 +387,7 @@ static int userinfo_add(struct issuer *issuer, const json_t *answer, json_t *cla
     if ((json_object_get(claims, config->user_claim) && json_object_get(claims, config->groups_claim)) ||
         !*question.address || !*question.bearer)
         return 0;
-    if (ask(issuer, &question, &more, err) < 0)
+    if (issuer_ask(issuer, &question, &more, err) < 0)
         return -1;
     int rc = strcmp(json_text_of(more, "sub"), json_text_of(claims, "sub")) == 0
                  ? json_object_update_missing(claims, more)
@@ -416,16 +416,16 @@ enum issuer_outcome issuer_redeem(struct issuer *issuer, const struct issuer_gra
     int rc = question.address ? 0 : -1;
     *claims = NULL;
     if (rc == 0 && grant->device_code) {
-        rc = add(&form, "grant_type", DEVICE_GRANT, err) < 0 ||
-                     add(&form, "device_code", grant->device_code, err) < 0
+        rc = issuer_add(&form, "grant_type", DEVICE_GRANT, err) < 0 ||
+                     issuer_add(&form, "device_code", grant->device_code, err) < 0
                  ? -1
                  : 0;
     } else if (rc == 0) {
         rc = origin_check(issuer, grant->iss, err) < 0 ||
-                     add(&form, "grant_type", "authorization_code", err) < 0 ||
-                     add(&form, "code", grant->code, err) < 0 ||
-                     add(&form, "redirect_uri", grant->sign_in.redirect_uri, err) < 0 ||
-                     add(&form, "code_verifier", grant->sign_in.verifier, err) < 0
+                     issuer_add(&form, "grant_type", "authorization_code", err) < 0 ||
+                     issuer_add(&form, "code", grant->code, err) < 0 ||
+                     issuer_add(&form, "redirect_uri", grant->sign_in.redirect_uri, err) < 0 ||
+                     issuer_add(&form, "code_verifier", grant->sign_in.verifier, err) < 0
                  ? -1
                  : 0;
     }
@@ -454,7 +454,7 @@ int issuer_device(struct issuer *issuer, json_t **answer, struct err *err)
     struct issuer_question question = {.address = endpoint(issuer, "device_authorization_endpoint", err)};
     struct outside_url url;
     json_t *got = NULL;
-    if (!question.address || add(&form, "scope", issuer->config->scopes, err) < 0 ||
+    if (!question.address || issuer_add(&form, "scope", issuer->config->scopes, err) < 0 ||
         post(issuer, &question, &form, &got, err) < 0) {
         buf_fini(&form);
         return -1;

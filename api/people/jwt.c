@@ -56,13 +56,13 @@ static int base64url_decode(const char *text, size_t size, uint8_t *out, size_t 
     return bits == 0 ? (int)used : -1;
 }
 
-static int number_of(const json_t *key, const char *name, uint8_t *out, size_t room)
+static int jwt_number_of(const json_t *key, const char *name, uint8_t *out, size_t room)
 {
     const char *text = json_text_of(key, name);
     return base64url_decode(text, strlen(text), out, room);
 }
 
-static EVP_PKEY *key_make(const char *kind, OSSL_PARAM_BLD *build)
+static EVP_PKEY *jwt_key_make(const char *kind, OSSL_PARAM_BLD *build)
 {
     EVP_PKEY *key = NULL;
     OSSL_PARAM *params = OSSL_PARAM_BLD_to_param(build);
@@ -78,14 +78,14 @@ static EVP_PKEY *key_make(const char *kind, OSSL_PARAM_BLD *build)
 static EVP_PKEY *rsa_key(const json_t *jwk, OSSL_PARAM_BLD *build)
 {
     uint8_t n[NUMBER_BYTES_MAX], e[8];
-    int n_size = number_of(jwk, "n", n, sizeof(n)), e_size = number_of(jwk, "e", e, sizeof(e));
+    int n_size = jwt_number_of(jwk, "n", n, sizeof(n)), e_size = jwt_number_of(jwk, "e", e, sizeof(e));
     BIGNUM *modulus = n_size > 0 ? BN_bin2bn(n, n_size, NULL) : NULL;
     BIGNUM *exponent = e_size > 0 ? BN_bin2bn(e, e_size, NULL) : NULL;
     EVP_PKEY *key = NULL;
     if (modulus && exponent && BN_num_bits(modulus) >= RSA_BITS_MIN &&
         OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_RSA_N, modulus) == 1 &&
         OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_RSA_E, exponent) == 1)
-        key = key_make("RSA", build);
+        key = jwt_key_make("RSA", build);
     BN_free(modulus);
     BN_free(exponent);
     return key;
@@ -95,16 +95,16 @@ static EVP_PKEY *ec_key(const json_t *jwk, const struct jws_algorithm *algorithm
 {
     uint8_t point[1 + 2 * 48] = {POINT_CONVERSION_UNCOMPRESSED};
     const size_t size = algorithm->number;
-    if (number_of(jwk, "x", point + 1, size) != (int)size ||
-        number_of(jwk, "y", point + 1 + size, size) != (int)size ||
+    if (jwt_number_of(jwk, "x", point + 1, size) != (int)size ||
+        jwt_number_of(jwk, "y", point + 1 + size, size) != (int)size ||
         OSSL_PARAM_BLD_push_utf8_string(build, OSSL_PKEY_PARAM_GROUP_NAME, algorithm->group, 0) != 1 ||
         OSSL_PARAM_BLD_push_octet_string(build, OSSL_PKEY_PARAM_PUB_KEY, point, 1 + 2 * size) != 1)
         return NULL;
-    return key_make("EC", build);
+    return jwt_key_make("EC", build);
 }
 
 /* Returns the key that a JWK describes, new; NULL where it is no such key, or a weak one. */
-static EVP_PKEY *key_of(const json_t *jwk, const struct jws_algorithm *algorithm)
+static EVP_PKEY *jwt_key_of(const json_t *jwk, const struct jws_algorithm *algorithm)
 {
     OSSL_PARAM_BLD *build = OSSL_PARAM_BLD_new();
     EVP_PKEY *key = NULL;
@@ -182,7 +182,7 @@ static const json_t *key_find(const json_t *keys, const char *kid, const struct 
 }
 
 /* Decodes a part of the token, which is a JSON object. Returns new, or NULL with ERR_DENIED. */
-static json_t *part_read(const char *part, size_t size, const char *name, struct err *err)
+static json_t *jwt_part_read(const char *part, size_t size, const char *name, struct err *err)
 {
     uint8_t *bytes = malloc(size + 1);
     const int got = bytes ? base64url_decode(part, size, bytes, size) : -1;
@@ -216,12 +216,12 @@ int jwt_verify(const char *token, const json_t *keys, json_t **claims, struct er
     *claims = NULL;
     if (!second || strlen(token) > JWT_BYTES_MAX)
         return err_set(err, ERR_DENIED, "the ID token is not three parts of at most %d bytes", JWT_BYTES_MAX);
-    json_t *header = part_read(token, (size_t)(dot - token), "header", err);
+    json_t *header = jwt_part_read(token, (size_t)(dot - token), "header", err);
     const struct jws_algorithm *algorithm = header ? algorithm_of(header, err) : NULL;
     if (algorithm) {
         const char *kid = json_text_of(header, "kid");
         const json_t *jwk = key_find(keys, kid, algorithm);
-        EVP_PKEY *key = jwk ? key_of(jwk, algorithm) : NULL;
+        EVP_PKEY *key = jwk ? jwt_key_of(jwk, algorithm) : NULL;
         if (!jwk)
             err_set(err, ERR_NOT_FOUND, "the issuer's keys have none \"%.80s\" for %s", kid, algorithm->name);
         else if (!key)
@@ -230,7 +230,7 @@ int jwt_verify(const char *token, const json_t *keys, json_t **claims, struct er
         else if (!verify(key, algorithm, token, (size_t)(second - token), second + 1))
             err_set(err, ERR_DENIED, "the ID token is not signed by the issuer's key \"%.80s\"", kid);
         else
-            rc = (*claims = part_read(dot + 1, (size_t)(second - dot - 1), "body", err)) ? 0 : -1;
+            rc = (*claims = jwt_part_read(dot + 1, (size_t)(second - dot - 1), "body", err)) ? 0 : -1;
         EVP_PKEY_free(key);
     }
     json_decref(header);

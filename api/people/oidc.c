@@ -92,8 +92,8 @@ static int bind_sign_in(const struct call *call, struct oidc_work *work, struct 
                : derive("verifier", work->secret, work->verifier, err);
 }
 
-static int run(struct call *call, int (*what)(void *arg, struct err *err), struct oidc_work *work,
-               struct err *err)
+static int oidc_run(struct call *call, int (*what)(void *arg, struct err *err), struct oidc_work *work,
+                    struct err *err)
 {
     return wait_work(call->app, call->app->sign_ins, what, work, err);
 }
@@ -119,7 +119,7 @@ static int device_begin(void *arg, struct err *err)
 
 /* Answers what the issuer failed with. What was shown and refused counts as a wrong token; all else is for
  * whoever looks after the server, too. */
-static void fail(struct call *call, const struct err *err)
+static void oidc_fail(struct call *call, const struct err *err)
 {
     if (err->code == ERR_DENIED) {
         call_wrong_token(call, err);
@@ -168,8 +168,8 @@ void oidc_login_post(struct call *call)
     if (!work_begin(call, &work))
         return;
     if (random_hex(work.secret, 32, &err) < 0 || bind_sign_in(call, &work, &err) < 0 ||
-        run(call, authorize, &work, &err) < 0) {
-        fail(call, &err);
+        oidc_run(call, authorize, &work, &err) < 0) {
+        oidc_fail(call, &err);
     } else {
         session_cookie(call, COOKIE_OIDC, work.secret, LOGIN_SECONDS, cookie);
         const struct httpd_field fields[] = {
@@ -206,8 +206,8 @@ void oidc_session_post(struct call *call)
             call, 403, "denied", NULL,
             "state: this sign-in was not begun in this browser, or more than %d minutes ago: begin again",
             LOGIN_SECONDS / 60);
-    else if (run(call, redeem, &work, &err) < 0)
-        fail(call, &err);
+    else if (oidc_run(call, redeem, &work, &err) < 0)
+        oidc_fail(call, &err);
     else
         claims_sign_in(call, &work, true);
     work_end(&work);
@@ -220,8 +220,8 @@ void oidc_device_post(struct call *call)
     struct oidc_work work;
     if (!work_begin(call, &work))
         return;
-    if (run(call, device_begin, &work, &err) < 0)
-        fail(call, &err);
+    if (oidc_run(call, device_begin, &work, &err) < 0)
+        oidc_fail(call, &err);
     else
         call_json(call, 201, json_incref(work.answer), fields);
     work_end(&work);
@@ -238,8 +238,8 @@ void oidc_token_post(struct call *call)
     jr_str(&reader, "device_code", JR_REQUIRED, 1, CODE_BYTES_MAX, &work.grant.device_code);
     if (jr_finish(&reader) < 0)
         call_refuse(call, &err);
-    else if (run(call, redeem, &work, &err) < 0)
-        fail(call, &err);
+    else if (oidc_run(call, redeem, &work, &err) < 0)
+        oidc_fail(call, &err);
     else if (work.outcome == ISSUER_DONE)
         claims_sign_in(call, &work, false);
     else

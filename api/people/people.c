@@ -32,7 +32,7 @@ static void rights_changed(void *arg, const struct err *err, json_t *doc)
 }
 
 /* Checks the limits that a document of changes may contain. */
-static void limits_check(struct json_reader *reader)
+static void people_limits_check(struct json_reader *reader)
 {
     static const char *const counts[] = {"devices_max", "running_max", "queued_max"};
     uint32_t count;
@@ -117,7 +117,7 @@ void users_patch(struct call *call)
     jr_str(&reader, "account", JR_OPTIONAL, 1, STORE_NAME_MAX, &account);
     if (jr_any(&reader, "identity", JR_OPTIONAL, &identity) > 0)
         jr_fail(&reader, "identity", "it can only be null: another sign-in may become the user then");
-    limits_check(&reader);
+    people_limits_check(&reader);
     if (changes_check(call, &reader) < 0)
         return;
     if (told)
@@ -140,7 +140,7 @@ void groups_patch(struct call *call)
     jr_f64(&reader, "slice_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
     jr_f64(&reader, "lease_limit_s", JR_OPTIONAL, 0, LEASE_SECONDS_MAX, &seconds);
     jr_f64(&reader, "retention_s", JR_OPTIONAL, 0, RETENTION_SECONDS_MAX, &seconds);
-    limits_check(&reader);
+    people_limits_check(&reader);
     if (changes_check(call, &reader) == 0 &&
         store_group_set(call->app->store, &call->principal, call->params[0], call->body, rights_changed, call,
                         &err) < 0)
@@ -178,7 +178,7 @@ static void refuse_members(void *arg, const struct err *err, json_t *doc)
     call_refuse(call, err ? err : &unknown);
 }
 
-static void group_set(void *arg, const struct err *err, json_t *doc)
+static void people_group_set(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
     struct err wrong;
@@ -206,7 +206,7 @@ void groups_post(struct call *call)
     if (jr_finish(&reader) < 0)
         call_refuse(call, &err);
     else if (store_group_put(call->app->store, &call->principal, name, members, json_array_size(list),
-                             group_set, call, &err) < 0)
+                             people_group_set, call, &err) < 0)
         call_fail(call, &err);
 }
 

@@ -8,7 +8,7 @@ enum { ARRIVALS_PAGE_DEFAULT = 1000, ARRIVALS_PAGE_MAX = 10000 };
 #define MONTH_US (30 * 86400 * (int64_t)1000000)
 
 /* Reads `from` and `to`; by default the last 30 days. */
-static int read_span(struct call *call, int64_t *from_us, int64_t *to_us, struct err *err)
+static int records_read_span(struct call *call, int64_t *from_us, int64_t *to_us, struct err *err)
 {
     *to_us = clock_wall_us();
     if (call_query_time(call, "to", to_us, err) < 0)
@@ -23,7 +23,7 @@ void records_get(struct call *call)
 {
     struct err err = {0};
     int64_t from_us, to_us;
-    if (read_span(call, &from_us, &to_us, &err) < 0 ||
+    if (records_read_span(call, &from_us, &to_us, &err) < 0 ||
         store_records_get(call->app->store, from_us, to_us, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
@@ -35,7 +35,7 @@ void arrivals_list(struct call *call)
     int64_t from_us, to_us;
     if (call_page(call, ARRIVALS_PAGE_DEFAULT, ARRIVALS_PAGE_MAX, 0, &page) < 0)
         return;
-    if (read_span(call, &from_us, &to_us, &err) < 0 ||
+    if (records_read_span(call, &from_us, &to_us, &err) < 0 ||
         store_arrivals_page(call->app->store, from_us, to_us, page.after, page.limit, call_answer_page, call,
                             &err) < 0)
         call_fail(call, &err);

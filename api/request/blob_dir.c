@@ -197,7 +197,7 @@ uint64_t blob_parts_bytes(const struct blob_dir *dir, int64_t owner, const char 
     return bytes;
 }
 
-static int chunk_end(struct blob_writer *writer, struct err *err)
+static int blob_dir_chunk_end(struct blob_writer *writer, struct err *err)
 {
     struct manifest *manifest = &writer->manifest;
     if (manifest->chunk_count == writer->chunk_capacity) {
@@ -227,7 +227,7 @@ static int hash_add(struct blob_writer *writer, const uint8_t *data, size_t size
         writer->chunk_fill += part;
         data += part;
         size -= part;
-        if (writer->chunk_fill == MANIFEST_CHUNK_BYTES && chunk_end(writer, err) < 0)
+        if (writer->chunk_fill == MANIFEST_CHUNK_BYTES && blob_dir_chunk_end(writer, err) < 0)
             return -1;
     }
     return 0;
@@ -298,7 +298,7 @@ int blob_writer_finish(struct blob_writer *writer, const char *expected, struct 
     if (writer->in_parts && hash_all(writer, err) < 0)
         return -1;
     writer->keep = false;
-    if (writer->chunk_fill && chunk_end(writer, err) < 0)
+    if (writer->chunk_fill && blob_dir_chunk_end(writer, err) < 0)
         return -1;
     if (digest_final(writer->whole, writer->manifest.sha256, err) < 0)
         return -1;

@@ -411,7 +411,7 @@ void call_problem(struct call *call, int status, const char *code, json_t *more,
     problem(call, status, code, more, detail);
 }
 
-static int status_of(const struct err *err)
+static int call_status_of(const struct err *err)
 {
     switch (err->code) {
     case ERR_INVALID:
@@ -433,7 +433,7 @@ static int status_of(const struct err *err)
 
 void call_fail(struct call *call, const struct err *err)
 {
-    problem(call, status_of(err), err_code_name(err->code), NULL, err->text);
+    problem(call, call_status_of(err), err_code_name(err->code), NULL, err->text);
 }
 
 void call_plain(struct json_reader *reader, const char *key, const char *text)
@@ -449,7 +449,7 @@ void call_refuse(struct call *call, const struct err *err)
 {
     bool content = err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED || err->code == ERR_NOFIT ||
                    err->code == ERR_CORRUPT || err->code == ERR_TOO_BIG || err->code == ERR_NOT_FINITE;
-    problem(call, content ? 422 : status_of(err), err_code_name(err->code), NULL, err->text);
+    problem(call, content ? 422 : call_status_of(err), err_code_name(err->code), NULL, err->text);
 }
 
 void call_wrong_token(struct call *call, const struct err *err)
@@ -493,7 +493,7 @@ void call_answer_changed(void *arg, const struct err *err, json_t *doc)
         call_empty(call, 204);
 }
 
-static void handle(void *arg)
+static void request_handle(void *arg)
 {
     struct call *call = arg;
     call->route->handle(call);
@@ -502,6 +502,6 @@ static void handle(void *arg)
 void call_handle(struct call *call)
 {
     struct err err;
-    if (wait_run(call->app, handle, call, &err) < 0)
+    if (wait_run(call->app, request_handle, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -48,7 +48,7 @@ void dataset_fini(struct dataset *dataset)
 /* Computes the data set's key, which covers everything that determines the encoded rows; the model's content
  * id covers the tokenizer and the template. The version in the key rises when equal inputs are encoded
  * differently (2: templates are rendered instead of recognised; 3: rows are passed on whole). */
-static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], struct err *err)
+static int dataset_make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], struct err *err)
 {
     struct buf text;
     buf_init(&text, 1 << 22);
@@ -200,7 +200,7 @@ int dataset_get(struct app *app, const struct dataset_want *want, struct dataset
 {
     struct wait may = wait_of(app);
     *dataset = (struct dataset){0};
-    int rc = make_key(want, dataset->key, err);
+    int rc = dataset_make_key(want, dataset->key, err);
     if (rc == 0)
         rc = wait_end(
             &may,

@@ -20,7 +20,7 @@ struct parser_request {
     void *arg;                    /* passed to the sink */
 };
 
-static int ask(struct app *app, const struct parser_request *request, json_t **answer, struct err *err)
+static int parsed_ask(struct app *app, const struct parser_request *request, json_t **answer, struct err *err)
 {
     struct blob_model model = {0};
     *answer = NULL;
@@ -65,8 +65,9 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
     bool tokenizer = false, dated = false;
     json_t *answer;
     *config = *info = NULL;
-    if (ask(app, &(struct parser_request){.document = json_pack("{s:s}", "do", "model"), .files = files},
-            &answer, err) < 0)
+    if (parsed_ask(app,
+                   &(struct parser_request){.document = json_pack("{s:s}", "do", "model"), .files = files},
+                   &answer, err) < 0)
         return -1;
     jr_init(&reader, answer, "", err);
     jr_object(&reader, "config", JR_REQUIRED, &document);
@@ -183,7 +184,7 @@ int parsed_rows(struct app *app, const struct parsed_text *text, const char *pat
     json_object_set_new(question, "rows_max", json_integer(STORE_SIZES_MAX / sizeof(struct row_size)));
     const struct parser_request request = {
         .document = question, .files = text->files, .upload = path, .sink = rows_take, .arg = &taken};
-    int rc = ask(app, &request, &answer, err);
+    int rc = parsed_ask(app, &request, &answer, err);
     if (rc == 0 && taken.taken != rows->sizes_bytes) {
         err_set(err, ERR_INVALID, "%zu bytes of row sizes, announced were %zu", taken.taken,
                 rows->sizes_bytes);
@@ -208,7 +209,8 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
     json_t *question = text_question("prompt", text), *answer = NULL;
     json_object_set_new(question, "prompt", json_string(prompt));
     *ids = NULL;
-    if (ask(app, &(struct parser_request){.document = question, .files = text->files}, &answer, err) < 0)
+    if (parsed_ask(app, &(struct parser_request){.document = question, .files = text->files}, &answer, err) <
+        0)
         return -1;
     const json_t *list = json_object_get(answer, "ids");
     int rc = json_is_array(list) ? 0 : err_set(err, ERR_INVALID, "ids: missing, or no list");
@@ -229,7 +231,8 @@ int parsed_prompt(struct app *app, const struct parsed_text *text, const char *p
 
 int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err)
 {
-    if (ask(app,
+    if (parsed_ask(
+            app,
             &(struct parser_request){.document = json_pack("{s:s}", "do", "adapter_files"), .upload = path},
             files, err) < 0)
         return -1;
@@ -257,7 +260,7 @@ int parsed_adapter(struct app *app, const json_t *files, const char *config_path
                                            .files = files,
                                            .upload = config_path,
                                            .weights = weights_path};
-    if (ask(app, &request, &answer, err) < 0)
+    if (parsed_ask(app, &request, &answer, err) < 0)
         return -1;
     int rc = peft_config_parse(answer, config, err);
     json_decref(answer);

@@ -5,7 +5,7 @@
 #include "api/request/repeat.h"
 #include "api/request/route.h"
 
-static void go_on(evutil_socket_t fd, short what, void *arg)
+static void precondition_go_on(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     repeat_begin(arg);
@@ -18,7 +18,7 @@ static bool take_state(struct call *call, int status, const char *type, const st
     const struct timeval now = {0, 0};
     (void)type, (void)fields, (void)text;
     call->keep_answer = NULL;
-    if (status != 200 || event_base_once(call->app->base, -1, EV_TIMEOUT, go_on, call, &now) < 0)
+    if (status != 200 || event_base_once(call->app->base, -1, EV_TIMEOUT, precondition_go_on, call, &now) < 0)
         return false; /* it is not there, or has changed: that is the answer */
     call->route = call->guarded;
     if (call->state_free)

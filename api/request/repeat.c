@@ -127,8 +127,8 @@ static struct kept_answer *kept_create(struct call *call, int status, const char
     return kept;
 }
 
-static bool keep_answer(struct call *call, int status, const char *type, const struct httpd_field *fields,
-                        const char *text)
+static bool repeat_keep_answer(struct call *call, int status, const char *type,
+                               const struct httpd_field *fields, const char *text)
 {
     const char *key = httpd_head_get(httpd_request_head(call->request), "idempotency-key");
     struct store_answer_key of;
@@ -159,7 +159,7 @@ static void claimed(void *arg, const struct err *err, json_t *doc)
     if (err) {
         call_fail(call, err);
     } else if (json_is_true(json_object_get(doc, "claimed"))) {
-        call->keep_answer = keep_answer;
+        call->keep_answer = repeat_keep_answer;
         call_handle(call);
     } else {
         answer_again(call, doc);

@@ -124,7 +124,8 @@ static bool uses_overlap(const struct operand_use *a, const struct operand_use *
     return distance < b_width || distance + a_width > row;
 }
 
-static int overlap_check(const struct op *op, const struct operand_use *uses, uint32_t count, struct err *err)
+static int checked_overlap_check(const struct op *op, const struct operand_use *uses, uint32_t count,
+                                 struct err *err)
 {
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < count; j++) {
@@ -167,8 +168,8 @@ static void write_mark(const struct op *op, const struct operand_use *use)
                         width * size);
 }
 
-static int below_check(const struct op *op, const char *name, const struct operand *operand, uint32_t count,
-                       uint64_t bound, struct err *err)
+static int checked_below_check(const struct op *op, const char *name, const struct operand *operand,
+                               uint32_t count, uint64_t bound, struct err *err)
 {
     const uint32_t *values = operand_at(operand);
     for (uint32_t i = 0; i < count; i++)
@@ -178,8 +179,8 @@ static int below_check(const struct op *op, const char *name, const struct opera
     return 0;
 }
 
-static int starts_check(const struct op *op, const struct operand *operand, uint32_t rows, uint32_t tokens,
-                        struct err *err)
+static int checked_starts_check(const struct op *op, const struct operand *operand, uint32_t rows,
+                                uint32_t tokens, struct err *err)
 {
     const uint32_t *start = operand_at(operand);
     for (uint32_t i = 0; i < rows; i++)
@@ -196,29 +197,32 @@ static int contents_check(const struct op *op, struct err *err)
 {
     switch (op->kind) {
     case OP_EMBED:
-        return below_check(op, "ids", &op->embed.ids, op->embed.tokens, op->embed.vocab, err);
+        return checked_below_check(op, "ids", &op->embed.ids, op->embed.tokens, op->embed.vocab, err);
     case OP_EMBED_BACKWARD:
-        return below_check(op, "ids", &op->embed_backward.ids, op->embed_backward.tokens,
-                           op->embed_backward.vocab, err);
+        return checked_below_check(op, "ids", &op->embed_backward.ids, op->embed_backward.tokens,
+                                   op->embed_backward.vocab, err);
     case OP_EMBED_NOISE:
-        return starts_check(op, &op->embed_noise.row_start, op->embed_noise.rows, op->embed_noise.tokens,
-                            err);
+        return checked_starts_check(op, &op->embed_noise.row_start, op->embed_noise.rows,
+                                    op->embed_noise.tokens, err);
     case OP_ROPE:
-        return below_check(op, "positions", &op->rope.positions, op->rope.tokens, op->rope.table_rows, err);
+        return checked_below_check(op, "positions", &op->rope.positions, op->rope.tokens, op->rope.table_rows,
+                                   err);
     case OP_GATHER_ROWS:
-        return below_check(op, "index", &op->gather_rows.index, op->gather_rows.rows, op->gather_rows.x_rows,
-                           err);
+        return checked_below_check(op, "index", &op->gather_rows.index, op->gather_rows.rows,
+                                   op->gather_rows.x_rows, err);
     case OP_SCATTER_ROWS:
-        return below_check(op, "index", &op->scatter_rows.index, op->scatter_rows.rows,
-                           op->scatter_rows.y_rows, err);
+        return checked_below_check(op, "index", &op->scatter_rows.index, op->scatter_rows.rows,
+                                   op->scatter_rows.y_rows, err);
     case OP_CROSS_ENTROPY:
-        return below_check(op, "targets", &op->cross_entropy.targets, op->cross_entropy.rows,
-                           op->cross_entropy.vocab, err);
+        return checked_below_check(op, "targets", &op->cross_entropy.targets, op->cross_entropy.rows,
+                                   op->cross_entropy.vocab, err);
     case OP_ATTENTION:
-        return starts_check(op, &op->attention.row_start, op->attention.rows, op->attention.tokens, err);
+        return checked_starts_check(op, &op->attention.row_start, op->attention.rows, op->attention.tokens,
+                                    err);
     case OP_ATTENTION_BACKWARD:
-        return starts_check(op, &op->attention_backward.forward.row_start,
-                            op->attention_backward.forward.rows, op->attention_backward.forward.tokens, err);
+        return checked_starts_check(op, &op->attention_backward.forward.row_start,
+                                    op->attention_backward.forward.rows,
+                                    op->attention_backward.forward.tokens, err);
     default:
         return 0;
     }
@@ -248,7 +252,7 @@ static int run_op(struct checked_device *checked, const struct op *op, struct er
     uint32_t count = op_operands(op, uses);
     if (op->kind == OP_GEMM_GROUPED)
         groups_narrow(&op->gemm_grouped, uses, count);
-    int status = overlap_check(op, uses, count, err);
+    int status = checked_overlap_check(op, uses, count, err);
     for (uint32_t i = 0; i < count && status == 0; i++)
         if ((uses[i].access & OPERAND_READ) != 0 && uses[i].rows != 0 && uses[i].width != 0 &&
             !has_gaps(op, &uses[i]))
@@ -271,7 +275,7 @@ static int run_op(struct checked_device *checked, const struct op *op, struct er
     return status;
 }
 
-static int run_copy(const struct queue_entry *entry, struct err *err)
+static int checked_run_copy(const struct queue_entry *entry, struct err *err)
 {
     if (!shadow_marked(entry->source, entry->source_at, entry->bytes))
         return err_set(err, ERR_INTERNAL, "a copy of %llu bytes reads what was never written",
@@ -295,7 +299,7 @@ static int run_entry(struct checked_device *checked, const struct queue_entry *e
     case ENTRY_OP:
         return run_op(checked, &entry->op, err);
     case ENTRY_COPY:
-        return run_copy(entry, err);
+        return checked_run_copy(entry, err);
     case ENTRY_WRITE:
     case ENTRY_ZERO:
         guard(buffer, PROT_READ | PROT_WRITE);

@@ -53,7 +53,7 @@ size_t attention_scratch_floats(void)
 }
 
 /* The matrix that begins at value `at` of an operand. */
-static struct gemm_values matrix_of(const struct operand *operand, size_t at, size_t ld)
+static struct gemm_values attention_matrix_of(const struct operand *operand, size_t at, size_t ld)
 {
     return (struct gemm_values){.at = (const uint8_t *)operand_at(operand) + at * dtype_bytes(operand->dtype),
                                 .ld = ld,
@@ -365,8 +365,8 @@ static struct backward_tiles backward_tiles_of(const struct sequence *s)
 
 /* Pairs the tile of queries of head h that begins at `begin` with the tile of keys [first, first + count),
  * and rounds the queries' operands if needed. keys_begin() must have prepared the keys. */
-static struct tile_pair pair_of(const struct sequence *s, const struct backward_tiles *t, uint32_t h,
-                                uint32_t begin, uint32_t first, uint32_t count)
+static struct tile_pair cpu_pair_of(const struct sequence *s, const struct backward_tiles *t, uint32_t h,
+                                    uint32_t begin, uint32_t first, uint32_t count)
 {
     struct tile_pair at = {.h = h,
                            .begin = begin,
@@ -441,7 +441,7 @@ static void backward_of_queries(const struct sequence *s, const struct tile_pair
 
 static void sequence_delta(const struct sequence *s, uint32_t begin, uint32_t end)
 {
-    const struct gemm_values out = matrix_of(s->out, s->out_at, s->ldo);
+    const struct gemm_values out = attention_matrix_of(s->out, s->out_at, s->ldo);
     float room[ATTENTION_HEAD_DIM_MAX];
     for (uint32_t i = begin; i < end; i++)
         for (uint32_t h = 0; h < s->group; h++) {
@@ -473,7 +473,7 @@ static void sequence_backward_keys(const struct sequence *s, uint32_t first, boo
     memset(t.dv, 0, count * row_bytes);
     for (uint32_t h = 0; h < s->group; h++)
         for (uint32_t begin = first; begin < s->queries && first_tile(s, begin) <= first; begin += TILE) {
-            struct tile_pair at = pair_of(s, &t, h, begin, first, count);
+            struct tile_pair at = cpu_pair_of(s, &t, h, begin, first, count);
             backward_scores(s, &at, &t);
             backward_of_keys(s, &at, &t);
             if (queries)
@@ -493,7 +493,7 @@ static void sequence_backward_queries(const struct sequence *s, uint32_t begin)
         uint32_t count = min_u32(TILE, s->queries - first);
         keys_begin(s, first, count, &t);
         for (uint32_t h = 0; h < s->group; h++) {
-            struct tile_pair at = pair_of(s, &t, h, begin, first, count);
+            struct tile_pair at = cpu_pair_of(s, &t, h, begin, first, count);
             backward_scores(s, &at, &t);
             backward_of_queries(s, &at, &t);
         }
@@ -602,7 +602,7 @@ static struct attention_offsets offsets_of(const struct attention_part *part, co
     };
 }
 
-static uint32_t window_of(uint32_t window)
+static uint32_t attention_window_of(uint32_t window)
 {
     return window == 0 ? UINT32_MAX : window;
 }
@@ -617,12 +617,12 @@ static struct sequence sequence_of(const struct attention_job *job, const struct
         .queries = at.queries,
         .group = at.group,
         .head_dim = op->head_dim,
-        .window = window_of(op->window),
+        .window = attention_window_of(op->window),
         .scale = op->scale,
         .cap = op->cap,
-        .q = matrix_of(&op->q, at.q, op->ld),
-        .k = matrix_of(&op->k, at.k, op->ld),
-        .v = matrix_of(&op->v, at.k, op->ld),
+        .q = attention_matrix_of(&op->q, at.q, op->ld),
+        .k = attention_matrix_of(&op->k, at.k, op->ld),
+        .v = attention_matrix_of(&op->v, at.k, op->ld),
         .out = &op->out,
         .out_at = at.out,
         .ldo = (size_t)op->heads * op->head_dim,
@@ -649,7 +649,7 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
     const struct op_attention_backward *op = job->backward;
     struct attention_offsets at = offsets_of(part, job->cut.row_start, &op->forward);
     struct sequence s = sequence_of(job, &op->forward, part, thread);
-    s.dout = matrix_of(&op->dout, at.out, s.ldo);
+    s.dout = attention_matrix_of(&op->dout, at.out, s.ldo);
     s.delta = (float *)operand_at(&op->delta) + at.state;
     s.dq = (float *)operand_at(&op->dq) + at.q;
     s.dk = (float *)operand_at(&op->dk) + at.k;
@@ -670,7 +670,7 @@ static void backward_part(void *context, uint32_t index, uint32_t thread)
         sequence_backward_keys(&s, first, true);
 }
 
-static void delta_part(void *context, uint32_t index, uint32_t thread)
+static void attention_delta_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
     struct attention_part part;
@@ -711,12 +711,12 @@ static void cached_part(void *context, uint32_t index, uint32_t thread)
         .offset = op->begin,
         .group = group,
         .head_dim = op->head_dim,
-        .window = window_of(op->window),
+        .window = attention_window_of(op->window),
         .scale = op->scale,
         .cap = op->cap,
-        .q = matrix_of(&op->q, head, op->ldq),
-        .k = matrix_of(&op->k, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
-        .v = matrix_of(&op->v, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
+        .q = attention_matrix_of(&op->q, head, op->ldq),
+        .k = attention_matrix_of(&op->k, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
+        .v = attention_matrix_of(&op->v, (size_t)kv * op->head_dim, (size_t)op->kv_heads * op->head_dim),
         .out = &op->out,
         .out_at = head,
         .ldo = (size_t)op->heads * op->head_dim,
@@ -762,7 +762,7 @@ void cpu_attention_backward(struct cpu_runner *runner, const struct op *op)
     if (job.cut.step != TILE) {
         pool_run(runner->pool, job.parts, backward_part, &job);
     } else {
-        pool_run(runner->pool, job.parts, delta_part, &job);
+        pool_run(runner->pool, job.parts, attention_delta_part, &job);
         pool_run(runner->pool, 2 * job.parts, backward_tile_part, &job);
     }
     if (a->forward.sinks.buffer && a->dsinks.buffer)

@@ -86,7 +86,7 @@ static void gemm(const struct gemm_f32 *g)
                   (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
 }
 
-static const char *core_type(const char *isa)
+static const char *blas_core_type(const char *isa)
 {
     if (strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0)
         return "SkylakeX";
@@ -104,7 +104,7 @@ static void environment_set(const char *name, const char *value)
 
 static int library_load(const char *isa, struct err *err)
 {
-    environment_set("OPENBLAS_CORETYPE", core_type(isa));
+    environment_set("OPENBLAS_CORETYPE", blas_core_type(isa));
     environment_set("OPENBLAS_NUM_THREADS", "1");
     void *handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!handle)
@@ -126,7 +126,7 @@ int blas_open(const char *isa, struct blas *out, struct err *err)
     pthread_mutex_lock(&library.lock);
     if (!library.isa)
         status = library_load(isa, err);
-    else if (strcmp(core_type(library.isa), core_type(isa)) != 0)
+    else if (strcmp(blas_core_type(library.isa), blas_core_type(isa)) != 0)
         status =
             err_set(err, ERR_UNSUPPORTED,
                     "this process multiplies with %s already; a device with %s needs a process of its own",

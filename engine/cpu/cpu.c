@@ -138,8 +138,8 @@ static int cpu_read(enum device_queue queue, struct buffer *buffer, uint64_t at,
     return 0;
 }
 
-static int cpu_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
-                    uint64_t src_at, uint64_t bytes, struct err *err)
+static int engine_cpu_copy(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
+                           uint64_t src_at, uint64_t bytes, struct err *err)
 {
     (void)queue;
     (void)err;
@@ -209,7 +209,7 @@ const struct backend backend_cpu = {
                                          .destroy = cpu_buffer_destroy,
                                          .write = cpu_write,
                                          .read = cpu_read,
-                                         .copy = cpu_copy,
+                                         .copy = engine_cpu_copy,
                                          .zero = cpu_zero,
                                          .export_handle = cpu_buffer_export,
                                          .import_handle = cpu_buffer_import},

@@ -118,7 +118,7 @@ void cpu_conv(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->conv.tokens == 0 ? 0 : op->conv.width, COLUMNS_STRIP, conv_part);
 }
 
-static void sum_add(const struct operand *to, uint64_t at, double *sum)
+static void delta_sum_add(const struct operand *to, uint64_t at, double *sum)
 {
     *floats_at(to, at) = (float)((double)*floats_at(to, at) + *sum);
     *sum = 0;
@@ -130,9 +130,9 @@ static void weight_add(const struct op_conv_backward *b, uint64_t begin, size_t 
     size_t taps = b->forward.taps;
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < taps; j++)
-            sum_add(&b->dweight, (begin + i) * taps + taps - 1 - j, &dw[j * n + i]);
+            delta_sum_add(&b->dweight, (begin + i) * taps + taps - 1 - j, &dw[j * n + i]);
         if (b->dbias.buffer)
-            sum_add(&b->dbias, begin + i, &dw[taps * n + i]);
+            delta_sum_add(&b->dbias, begin + i, &dw[taps * n + i]);
     }
 }
 

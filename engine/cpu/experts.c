@@ -17,7 +17,7 @@ enum {
         64 /* experts whose counts and sums one part takes in a single walk over a row's tokens */
 };
 
-static bool router_fits(uint32_t tokens, uint32_t experts, uint32_t active)
+static bool experts_router_fits(uint32_t tokens, uint32_t experts, uint32_t active)
 {
     return tokens == 0 || (active >= 1 && active <= experts && active <= ACTIVE_MAX &&
                            experts <= EXPERTS_MAX && (uint64_t)tokens * active <= UINT32_MAX);
@@ -26,9 +26,10 @@ static bool router_fits(uint32_t tokens, uint32_t experts, uint32_t active)
 bool cpu_experts_fit(const struct op *op)
 {
     if (op->kind == OP_ROUTE)
-        return router_fits(op->route.tokens, op->route.experts, op->route.active);
+        return experts_router_fits(op->route.tokens, op->route.experts, op->route.active);
     if (op->kind == OP_ROUTE_BACKWARD)
-        return router_fits(op->route_backward.tokens, op->route_backward.experts, op->route_backward.active);
+        return experts_router_fits(op->route_backward.tokens, op->route_backward.experts,
+                                   op->route_backward.active);
     if (op->kind == OP_ROUTE_SORT)
         return (uint64_t)op->route_sort.tokens * op->route_sort.active <= UINT32_MAX;
     if (op->kind == OP_GEMM_GROUPED) {
@@ -39,8 +40,8 @@ bool cpu_experts_fit(const struct op *op)
     return true;
 }
 
-static int below_check(const struct op *op, const char *name, const struct operand *operand, uint64_t count,
-                       uint64_t bound, struct err *err)
+static int experts_below_check(const struct op *op, const char *name, const struct operand *operand,
+                               uint64_t count, uint64_t bound, struct err *err)
 {
     const uint32_t *values = operand_at(operand);
     for (uint64_t i = 0; i < count; i++)
@@ -83,7 +84,7 @@ static void logistic(float *scores, uint32_t n)
 
 /* The indices of the `active` largest values, in falling order. Of equal values (and NaNs) the first stays
  * first. */
-static void largest(const float *p, uint32_t n, uint32_t active, uint32_t *chosen)
+static void experts_largest(const float *p, uint32_t n, uint32_t active, uint32_t *chosen)
 {
     uint32_t held = 0;
     for (uint32_t e = 0; e < n; e++) {
@@ -115,7 +116,7 @@ static void route_part(const struct parts_job *job, uint64_t begin, uint64_t end
         (op->sigmoid ? logistic : softmax)(p, op->experts);
         for (uint32_t e = 0; bias && e < op->experts; e++)
             biased[e] = p[e] + bias[e];
-        largest(bias ? biased : p, op->experts, active, chosen + t * active);
+        experts_largest(bias ? biased : p, op->experts, active, chosen + t * active);
         double sum = op->renormalise ? chosen_sum(p, chosen + t * active, active) : 1;
         for (size_t j = t * active; j < (t + 1) * active; j++)
             weight[j] = (float)((double)op->scale * (double)p[chosen[j]] / sum);
@@ -171,7 +172,7 @@ int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err)
 }
 
 /* The row that contains token t; row_start rises. */
-static uint32_t row_of(const uint32_t *row_start, uint32_t rows, size_t t)
+static uint32_t experts_row_of(const uint32_t *row_start, uint32_t rows, size_t t)
 {
     uint32_t low = 0, high = rows;
     while (high - low > 1) {
@@ -212,7 +213,7 @@ static void route_backward_part(const struct parts_job *job, uint64_t begin, uin
         double d[EXPERTS_MAX], mean = 0;
         choice_backward(op, p, chosen + t * op->active, dweight + t * op->active, d);
         if (counts) {
-            uint32_t row = row_of(row_start, op->rows, t);
+            uint32_t row = experts_row_of(row_start, op->rows, t);
             double factor = (double)op->aux / (double)(row_start[row + 1] - row_start[row]);
             for (size_t e = 0; e < n; e++)
                 d[e] += factor * (double)counts[row * n + e];
@@ -226,8 +227,8 @@ static void route_backward_part(const struct parts_job *job, uint64_t begin, uin
 }
 
 /* Checks that the rows cover all tokens, because each token's row will be looked up. */
-static int rows_check(const struct op *op, const struct operand *row_start, uint32_t rows, uint32_t tokens,
-                      struct err *err)
+static int experts_rows_check(const struct op *op, const struct operand *row_start, uint32_t rows,
+                              uint32_t tokens, struct err *err)
 {
     const uint32_t *start = operand_at(row_start);
     if (rising_check(op, "row_start", row_start, 0, rows, tokens, err) != 0)
@@ -243,8 +244,9 @@ int cpu_route_backward(struct cpu_runner *runner, const struct op *op, struct er
     const struct op_route_backward *o = &op->route_backward;
     if (o->tokens == 0)
         return 0;
-    if (below_check(op, "chosen", &o->chosen, (uint64_t)o->tokens * o->active, o->experts, err) != 0 ||
-        (o->counts.buffer && rows_check(op, &o->row_start, o->rows, o->tokens, err) != 0))
+    if (experts_below_check(op, "chosen", &o->chosen, (uint64_t)o->tokens * o->active, o->experts, err) !=
+            0 ||
+        (o->counts.buffer && experts_rows_check(op, &o->row_start, o->rows, o->tokens, err) != 0))
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_backward_part);
     return 0;
@@ -259,7 +261,7 @@ int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *e
              *offsets = operand_at(&o->offsets), *expert = o->expert.buffer ? operand_at(&o->expert) : NULL;
     uint32_t choices = o->tokens * o->active;
     (void)runner;
-    if (below_check(op, "chosen", &o->chosen, choices, o->experts, err) != 0)
+    if (experts_below_check(op, "chosen", &o->chosen, choices, o->experts, err) != 0)
         return -1;
     memset(offsets, 0, (o->experts + 1ull) * sizeof(*offsets));
     for (uint32_t i = 0; i < choices; i++)
@@ -323,7 +325,7 @@ int cpu_combine(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_combine *o = &op->combine;
     uint64_t places = (uint64_t)o->tokens * o->active;
-    if (o->place.buffer && below_check(op, "place", &o->place, places, places, err) != 0)
+    if (o->place.buffer && experts_below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_part);
     return 0;
@@ -359,7 +361,7 @@ int cpu_combine_backward(struct cpu_runner *runner, const struct op *op, struct 
 {
     const struct op_combine_backward *o = &op->combine_backward;
     uint64_t places = (uint64_t)o->tokens * o->active;
-    if (o->place.buffer && below_check(op, "place", &o->place, places, places, err) != 0)
+    if (o->place.buffer && experts_below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_backward_part);
     return 0;

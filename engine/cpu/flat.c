@@ -60,7 +60,7 @@ void cpu_embed_backward(struct cpu_runner *runner, const struct op *op)
 }
 
 /* The row that contains `token`: the last one that begins at or before it. */
-static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
+static uint32_t flat_row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
 {
     uint32_t low = 0, high = rows;
     while (low + 1 < high) {
@@ -94,7 +94,7 @@ static void embed_noise_part(const struct parts_job *job, uint64_t begin, uint64
     const uint32_t *row_start = operand_at(&op->row_start), *row_ids = operand_at(&op->row_ids);
     uint32_t step = *(const uint32_t *)operand_at(&op->step);
     for (uint64_t i = begin; i < end; i++) {
-        uint32_t row = row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
+        uint32_t row = flat_row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
         double size = (double)op->alpha / sqrt((double)length * op->width);
         noise_row(op, (uint32_t)(i - row_start[row]), row_ids[i], step, size,
                   (float *)operand_at(&op->x) + i * op->width);

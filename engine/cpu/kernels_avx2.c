@@ -9,9 +9,9 @@
 #define ROUND_F16(x)                                                                                         \
     ((vf)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
 #define WIDEN_F16(x) ((vf)_mm256_cvtph_ps((__m128i)(x)))
-#define LANES_SUM(x) lanes_sum_fast((__m256)(x))
+#define LANES_SUM(x) kernels_avx2_lanes_sum_fast((__m256)(x))
 
-static inline float lanes_sum_fast(__m256 y)
+static inline float kernels_avx2_lanes_sum_fast(__m256 y)
 {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));

@@ -10,9 +10,9 @@
 #define ROUND_F16(x)                                                                                         \
     ((vf)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
 #define WIDEN_F16(x) ((vf)_mm512_cvtph_ps((__m256i)(x)))
-#define LANES_SUM(x) lanes_sum_fast((__m512)(x))
+#define LANES_SUM(x) kernels_avx512_lanes_sum_fast((__m512)(x))
 
-static inline float lanes_sum_fast(__m512 x)
+static inline float kernels_avx512_lanes_sum_fast(__m512 x)
 {
     return _mm512_reduce_add_ps(x);
 }

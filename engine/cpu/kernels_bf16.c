@@ -57,7 +57,7 @@ static inline __m512i load32(const struct gemm_values *x, size_t at, size_t n)
                                         _mm512_cvtph_ps(_mm512_castsi512_si256(half)));
 }
 
-static inline __m512i load16(const struct gemm_values *x, size_t at, size_t n)
+static inline __m512i kernels_bf16_load16(const struct gemm_values *x, size_t at, size_t n)
 {
     return _mm512_cvtepu16_epi32(_mm512_castsi512_si256(load32(x, at, n)));
 }
@@ -99,9 +99,9 @@ static void tile_copy(const struct gemm_values *x, size_t at, size_t lines, size
         if (along && i < lines)
             v[i] = load32(x, at + i * x->ld, terms);
         if (!along && 2 * i < terms) {
-            const __m512i even = load16(x, at + 2 * i * x->ld, lines);
-            const __m512i odd =
-                2 * i + 1 < terms ? load16(x, at + (2 * i + 1) * x->ld, lines) : _mm512_setzero_si512();
+            const __m512i even = kernels_bf16_load16(x, at + 2 * i * x->ld, lines);
+            const __m512i odd = 2 * i + 1 < terms ? kernels_bf16_load16(x, at + (2 * i + 1) * x->ld, lines)
+                                                  : _mm512_setzero_si512();
             v[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
         }
     }
@@ -211,9 +211,9 @@ struct tiled_piece {
 
 /* Adds the products of one block of k to a piece of c; `first` block applies beta. A block is summed by
  * itself in `sums`, [32][32], so that adding it to a large c rounds once. */
-static void piece_multiply(const struct gemm_rounded *g, tiles_function *multiply,
-                           const struct tiled_block *a, const struct tiled_block *b, struct tiled_piece at,
-                           bool first, float *c, float *sums)
+static void kernels_bf16_piece_multiply(const struct gemm_rounded *g, tiles_function *multiply,
+                                        const struct tiled_block *a, const struct tiled_block *b,
+                                        struct tiled_piece at, bool first, float *c, float *sums)
 {
     const float beta = first ? g->beta : 1.0f;
     multiply(a, at.row, at.rows, b, at.column, sums);
@@ -238,7 +238,7 @@ static void tiles_configure(void)
     _tile_loadconfig(&config);
 }
 
-static size_t least(size_t a, size_t b)
+static size_t kernels_bf16_least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -252,18 +252,19 @@ static void gemm_tiles(const struct gemm_rounded *g, tiles_function *multiply, f
     _Static_assert(ROUNDED_ROWS % (2 * SIDE) == 0 && ROUNDED_COLUMNS % (2 * SIDE) == 0, "");
     for (size_t column = 0; column < g->n; column += ROUNDED_COLUMNS)
         for (size_t p = 0; p < g->k; p += BLOCK_TERMS) {
-            const size_t columns = least(ROUNDED_COLUMNS, g->n - column),
-                         depth = least(BLOCK_TERMS, g->k - p);
+            const size_t columns = kernels_bf16_least(ROUNDED_COLUMNS, g->n - column),
+                         depth = kernels_bf16_least(BLOCK_TERMS, g->k - p);
             block_copy(&g->b, g->b.transposed, true, column, columns, p, depth, &b);
             for (size_t row = 0; row < g->m; row += ROUNDED_ROWS) {
-                const size_t rows = least(ROUNDED_ROWS, g->m - row);
+                const size_t rows = kernels_bf16_least(ROUNDED_ROWS, g->m - row);
                 block_copy(&g->a, !g->a.transposed, false, row, rows, p, depth, &a);
                 for (size_t j = 0; j < columns; j += 2 * SIDE)
                     for (size_t i = 0; i < rows; i += 2 * SIDE)
-                        piece_multiply(g, multiply, &a, &b,
-                                       (struct tiled_piece){i, least(2 * SIDE, rows - i), j,
-                                                            least(2 * SIDE, columns - j)},
-                                       p == 0, g->c + (row + i) * g->ldc + column + j, sums);
+                        kernels_bf16_piece_multiply(
+                            g, multiply, &a, &b,
+                            (struct tiled_piece){i, kernels_bf16_least(2 * SIDE, rows - i), j,
+                                                 kernels_bf16_least(2 * SIDE, columns - j)},
+                            p == 0, g->c + (row + i) * g->ldc + column + j, sums);
             }
         }
 }

@@ -101,7 +101,7 @@ static double pairs(const struct op_attention *op)
 }
 
 /* What op_flops must be told: it stands in the op's buffers. */
-static double counted(const struct op *op)
+static double paced_counted(const struct op *op)
 {
     switch (op->kind) {
     case OP_GEMM_GROUPED: {
@@ -120,7 +120,8 @@ static double counted(const struct op *op)
 
 static double op_seconds(const struct device_pace *pace, const struct op *op)
 {
-    const double arithmetic = op_flops(op, counted(op)) / (op_in_16_bits(op) ? pace->flops_16 : pace->flops);
+    const double arithmetic =
+        op_flops(op, paced_counted(op)) / (op_in_16_bits(op) ? pace->flops_16 : pace->flops);
     const double traffic = op_bytes(op) / pace->bytes_per_s;
     return pace->launch_s + (arithmetic > traffic ? arithmetic : traffic);
 }

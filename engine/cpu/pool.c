@@ -71,7 +71,7 @@ static bool op_enter(struct thread_pool *pool)
     return false;
 }
 
-static void *helper_main(void *argument)
+static void *pool_helper_main(void *argument)
 {
     struct helper *helper = argument;
     struct thread_pool *pool = helper->pool;
@@ -114,7 +114,7 @@ int pool_create(uint32_t threads, struct thread_pool **out, struct err *err)
     }
     for (uint32_t i = 1; i < threads; i++) {
         pool->helpers[i] = (struct helper){.pool = pool, .thread = i};
-        if (pthread_create(&pool->handles[i], NULL, helper_main, &pool->helpers[i]) != 0) {
+        if (pthread_create(&pool->handles[i], NULL, pool_helper_main, &pool->helpers[i]) != 0) {
             pool_destroy(pool);
             return err_set(err, ERR_INTERNAL, "could not start thread %u of %u", i + 1, threads);
         }

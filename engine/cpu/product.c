@@ -219,7 +219,7 @@ void product_part(const struct cpu_runner *runner, const struct op_gemm *op, uin
         library_part(&product, index, thread);
 }
 
-static void gemm_part(void *context, uint32_t index, uint32_t thread)
+static void product_gemm_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct product_job *product = context;
     product_part(product->runner, product->op, index, product->parts, thread);
@@ -229,5 +229,5 @@ void cpu_gemm(struct cpu_runner *runner, const struct op *op)
 {
     struct product_job product = {.runner = runner, .op = &op->gemm};
     product.parts = product_parts(runner, &op->gemm);
-    pool_run(runner->pool, product.parts, gemm_part, &product);
+    pool_run(runner->pool, product.parts, product_gemm_part, &product);
 }

@@ -27,7 +27,7 @@ void cpu_copy(struct cpu_runner *runner, const struct op *op)
                     op->copy.width * sizeof(*y));
 }
 
-static void add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
+static void rows_add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 {
     const struct op_add *op = &job->op->add;
     const float *x = operand_at(&op->x);
@@ -38,7 +38,7 @@ static void add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
 
 void cpu_add(struct cpu_runner *runner, const struct op *op)
 {
-    run_parts(runner, op, NULL, op->add.rows, ROWS_PER_PART, add_part);
+    run_parts(runner, op, NULL, op->add.rows, ROWS_PER_PART, rows_add_part);
 }
 
 static void bias_part(const struct parts_job *job, uint64_t begin, uint64_t end)

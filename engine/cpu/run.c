@@ -58,13 +58,13 @@ static bool rounds_fit(enum dtype compute)
     return compute == DTYPE_F32 || compute == DTYPE_BF16 || compute == DTYPE_F16;
 }
 
-static bool heads_fit(enum dtype compute, uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+static bool run_heads_fit(enum dtype compute, uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
 {
     return rounds_fit(compute) && head_dim <= ATTENTION_HEAD_DIM_MAX && kv_heads > 0 &&
            heads % kv_heads == 0 && heads / kv_heads <= ATTENTION_GROUP_MAX;
 }
 
-static bool unpack_fits(const struct op_unpack *op)
+static bool run_unpack_fits(const struct op_unpack *op)
 {
     uint32_t block = pack_block(op->pack);
     bool nf4 = op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE;
@@ -88,20 +88,21 @@ static bool sizes_fit(const struct op *op)
     case OP_GEMM_GROUPED:
         return product_fits(op->gemm_grouped.compute, op->gemm_grouped.pack) && cpu_experts_fit(op);
     case OP_ATTENTION:
-        return heads_fit(op->attention.compute, op->attention.heads, op->attention.kv_heads,
-                         op->attention.head_dim);
+        return run_heads_fit(op->attention.compute, op->attention.heads, op->attention.kv_heads,
+                             op->attention.head_dim);
     case OP_ATTENTION_BACKWARD:
-        return heads_fit(op->attention_backward.forward.compute, op->attention_backward.forward.heads,
-                         op->attention_backward.forward.kv_heads, op->attention_backward.forward.head_dim);
+        return run_heads_fit(op->attention_backward.forward.compute, op->attention_backward.forward.heads,
+                             op->attention_backward.forward.kv_heads,
+                             op->attention_backward.forward.head_dim);
     case OP_ATTENTION_CACHED:
-        return heads_fit(op->attention_cached.compute, op->attention_cached.heads,
-                         op->attention_cached.kv_heads, op->attention_cached.head_dim);
+        return run_heads_fit(op->attention_cached.compute, op->attention_cached.heads,
+                             op->attention_cached.kv_heads, op->attention_cached.head_dim);
     case OP_ROPE:
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim && !op->rope.y.buffer;
     case OP_EMBED:
         return op->embed.hidden % pack_block(op->embed.pack) == 0 || !pack_from_file(op->embed.pack);
     case OP_UNPACK:
-        return unpack_fits(&op->unpack);
+        return run_unpack_fits(&op->unpack);
     case OP_GLU:
         return op->glu.form.kind < GLU_KINDS;
     case OP_GLU_BACKWARD:

@@ -393,8 +393,8 @@ void host_memory_destroy(struct device *device, void *memory, uint64_t bytes)
     pthread_mutex_unlock(&device->lock);
 }
 
-static int range_check(const struct buffer *buffer, uint64_t at, uint64_t bytes, const char *what,
-                       struct err *err)
+static int device_range_check(const struct buffer *buffer, uint64_t at, uint64_t bytes, const char *what,
+                              struct err *err)
 {
     if (at <= buffer->bytes && bytes <= buffer->bytes - at)
         return 0;
@@ -406,7 +406,7 @@ static int range_check(const struct buffer *buffer, uint64_t at, uint64_t bytes,
 int buffer_write_on(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,
                     uint64_t bytes, struct err *err)
 {
-    if (range_check(buffer, at, bytes, "a write", err) != 0)
+    if (device_range_check(buffer, at, bytes, "a write", err) != 0)
         return -1;
     return bytes == 0 ? 0 : buffer->device->backend->buffer->write(queue, buffer, at, src, bytes, err);
 }
@@ -414,7 +414,7 @@ int buffer_write_on(enum device_queue queue, struct buffer *buffer, uint64_t at,
 int buffer_read_on(enum device_queue queue, struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes,
                    struct err *err)
 {
-    if (range_check(buffer, at, bytes, "a read", err) != 0)
+    if (device_range_check(buffer, at, bytes, "a read", err) != 0)
         return -1;
     return bytes == 0 ? 0 : buffer->device->backend->buffer->read(queue, buffer, at, dst, bytes, err);
 }
@@ -422,8 +422,8 @@ int buffer_read_on(enum device_queue queue, struct buffer *buffer, uint64_t at, 
 int buffer_copy_on(enum device_queue queue, struct buffer *dst, uint64_t dst_at, struct buffer *src,
                    uint64_t src_at, uint64_t bytes, struct err *err)
 {
-    if (range_check(dst, dst_at, bytes, "a copy", err) != 0 ||
-        range_check(src, src_at, bytes, "a copy", err) != 0)
+    if (device_range_check(dst, dst_at, bytes, "a copy", err) != 0 ||
+        device_range_check(src, src_at, bytes, "a copy", err) != 0)
         return -1;
     if (dst->device != src->device)
         return err_set(err, ERR_INVALID, "a copy between devices %s and %s", src->device->name,
@@ -449,7 +449,7 @@ int buffer_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_
 
 int buffer_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
 {
-    if (range_check(buffer, at, bytes, "zeroing", err) != 0)
+    if (device_range_check(buffer, at, bytes, "zeroing", err) != 0)
         return -1;
     return bytes == 0 ? 0 : buffer->device->backend->buffer->zero(DEVICE_COMPUTE, buffer, at, bytes, err);
 }

@@ -33,7 +33,8 @@ union file_message { /* room for the control message with one descriptor, aligne
 };
 
 /* Answers one request. A borrower that does not wait for its answer loses it. */
-static void answer(const struct lender *lender, int32_t file, const struct sockaddr_un *to, socklen_t size)
+static void lend_answer(const struct lender *lender, int32_t file, const struct sockaddr_un *to,
+                        socklen_t size)
 {
     union file_message control = {
         .head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(file))}};
@@ -65,7 +66,7 @@ static void *lender_main(void *arg)
             continue;
         if (asked.file == NOTHING)
             return NULL;
-        answer(lender, asked.file, &from, size);
+        lend_answer(lender, asked.file, &from, size);
     }
 }
 

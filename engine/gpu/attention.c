@@ -2,7 +2,7 @@
  * supports. */
 #include "engine/gpu/gpu.h"
 
-static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum dtype compute)
+static bool attention_heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum dtype compute)
 {
     return gpu_computes(compute) && head_dim > 0 && head_dim <= ATTENTION_WIDTH_MAX && kv_heads > 0 &&
            heads % kv_heads == 0 && heads <= UINT16_MAX;
@@ -11,22 +11,23 @@ static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum
 static bool forward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
-    return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim,
-                     op->attention.compute);
+    return attention_heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim,
+                               op->attention.compute);
 }
 
 static bool backward_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
     const struct op_attention *o = &op->attention_backward.forward;
-    return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute);
+    return attention_heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute);
 }
 
 static bool cached_fits(const struct gpu *gpu, const struct op *op)
 {
     (void)gpu;
     const struct op_attention_cached *o = &op->attention_cached;
-    return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute) && o->begin <= UINT32_MAX - o->tokens;
+    return attention_heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute) &&
+           o->begin <= UINT32_MAX - o->tokens;
 }
 
 /* Returns an upper bound on the number of tiles of all rows. It may exceed the number of tiles that there
@@ -49,7 +50,7 @@ static uint32_t blocks_of_head(uint32_t head_dim)
 }
 
 /* The kernels' description of an operand of rows of heads. */
-static struct attention_matrix matrix_of(const struct operand *x, uint32_t ld)
+static struct attention_matrix gpu_matrix_of(const struct operand *x, uint32_t ld)
 {
     return (struct attention_matrix){.at = gpu_at(x), .ld = ld, .as = gpu_element(x->dtype)};
 }
@@ -88,11 +89,11 @@ static int forward_launch(struct gpu_call *call, const struct attention_forward_
                       blocks_of_head(args->shape.head_dim), args, sizeof(*args));
 }
 
-static struct attention_shape shape_of(const struct op_attention *o)
+static struct attention_shape attention_shape_of(const struct op_attention *o)
 {
-    struct attention_shape shape = {.q = matrix_of(&o->q, o->ld),
-                                    .k = matrix_of(&o->k, o->ld),
-                                    .v = matrix_of(&o->v, o->ld),
+    struct attention_shape shape = {.q = gpu_matrix_of(&o->q, o->ld),
+                                    .k = gpu_matrix_of(&o->k, o->ld),
+                                    .v = gpu_matrix_of(&o->v, o->ld),
                                     .row_start = gpu_at(&o->row_start),
                                     .rows = o->rows,
                                     .tokens = o->tokens,
@@ -108,7 +109,8 @@ static struct attention_shape shape_of(const struct op_attention *o)
 /* How many rows of the micro-batch a launch handles: all, or as many as a card with a watchdog allows, if
  * rows are of equal lengths (the host does not know them). A launch of some rows has blocks for all tiles;
  * those of other rows find nothing to do. `products` are those of each pair of query and key. */
-static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_attention *o, uint32_t products)
+static uint32_t attention_rows_a_launch(const struct gpu *gpu, const struct op_attention *o,
+                                        uint32_t products)
 {
     const double pairs = (double)o->tokens * o->tokens / (o->rows > 0 ? o->rows : 1) / 2;
     const uint64_t launches = gpu_launches(gpu, products * pairs * o->heads * o->head_dim);
@@ -126,12 +128,12 @@ static void shape_rows(struct attention_shape *shape, const struct op_attention 
 static int run_forward(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention *o = &op->attention;
-    struct attention_forward_args args = {.shape = shape_of(o),
+    struct attention_forward_args args = {.shape = attention_shape_of(o),
                                           .out = gpu_at(&o->out),
                                           .out_as = gpu_element(o->out.dtype),
                                           .lse = gpu_at(&o->lse),
                                           .sinks = gpu_at(&o->sinks)};
-    const uint32_t count = rows_a_launch(call->gpu, o, 2);
+    const uint32_t count = attention_rows_a_launch(call->gpu, o, 2);
     for (uint32_t first = 0; first < o->rows; first += count) {
         shape_rows(&args.shape, o, first, count);
         if (forward_launch(call, &args, o->compute, tiles_most(o->tokens, o->rows)) != 0)
@@ -144,9 +146,9 @@ static int run_cached(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention_cached *o = &op->attention_cached;
     uint32_t ldk = o->kv_heads * o->head_dim;
-    struct attention_forward_args args = {.shape = {.q = matrix_of(&o->q, o->ldq),
-                                                    .k = matrix_of(&o->k, ldk),
-                                                    .v = matrix_of(&o->v, ldk),
+    struct attention_forward_args args = {.shape = {.q = gpu_matrix_of(&o->q, o->ldq),
+                                                    .k = gpu_matrix_of(&o->k, ldk),
+                                                    .v = gpu_matrix_of(&o->v, ldk),
                                                     .rows = 1,
                                                     .tokens = o->tokens,
                                                     .heads = o->heads,
@@ -162,12 +164,12 @@ static int run_cached(struct gpu_call *call, const struct op *op)
     return forward_launch(call, &args, o->compute, gpu_blocks(o->tokens, ATTENTION_ROWS));
 }
 
-static int run_backward(struct gpu_call *call, const struct op *op)
+static int attention_run_backward(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention_backward *b = &op->attention_backward;
     const struct op_attention *o = &b->forward;
-    struct attention_backward_args args = {.shape = shape_of(o),
-                                           .dout = matrix_of(&b->dout, o->heads * o->head_dim),
+    struct attention_backward_args args = {.shape = attention_shape_of(o),
+                                           .dout = gpu_matrix_of(&b->dout, o->heads * o->head_dim),
                                            .lse = gpu_at(&o->lse),
                                            .delta = gpu_at(&b->delta),
                                            .dq = gpu_at(&b->dq),
@@ -182,7 +184,7 @@ static int run_backward(struct gpu_call *call, const struct op *op)
                                          .width = o->head_dim};
     bool units = by_units(call->gpu, &args.shape, o->compute) && matrix_wide(&args.dout, o->head_dim);
     const uint64_t tiles = tiles_most(o->tokens, o->rows);
-    const uint32_t count = rows_a_launch(call->gpu, o, 4);
+    const uint32_t count = attention_rows_a_launch(call->gpu, o, 4);
     const enum gpu_kernel queries = units ? KERNEL_attention_units_queries_64 : KERNEL_attention_queries_64;
     const enum gpu_kernel keys = units ? KERNEL_attention_units_keys_64 : KERNEL_attention_keys_64;
     if (gpu_launch(call, KERNEL_attention_delta, gpu_blocks(delta.count, ATTENTION_DELTAS), 1, 1, &delta,
@@ -209,6 +211,6 @@ static int run_backward(struct gpu_call *call, const struct op *op)
 
 const struct gpu_op gpu_attention_ops[] = {
     {.kind = OP_ATTENTION, .fits = forward_fits, .run = run_forward},
-    {.kind = OP_ATTENTION_BACKWARD, .fits = backward_fits, .run = run_backward},
+    {.kind = OP_ATTENTION_BACKWARD, .fits = backward_fits, .run = attention_run_backward},
     {.kind = OP_ATTENTION_CACHED, .fits = cached_fits, .run = run_cached},
     {.run = NULL}};

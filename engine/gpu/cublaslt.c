@@ -109,7 +109,7 @@ struct products {
 
 /* Splits cublasLt's version number: 120103 is 12.1.3. Before 11.10 the number had one digit fewer: 11401 is
  * 11.4.1. */
-static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
+static void cublaslt_version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
 {
     size_t unit = version >= 100000 ? 10000 : 1000;
     *major = (uint32_t)(version / unit);
@@ -117,13 +117,13 @@ static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint
     *patch = (uint32_t)(version % 100);
 }
 
-static int library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
-                         uint32_t room, struct err *err)
+static int cublaslt_library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
+                                  uint32_t room, struct err *err)
 {
     const struct cublaslt_api *api = opened;
     uint32_t major, minor, patch;
     unsigned capability = 0;
-    version_split(api->version(), &major, &minor, &patch);
+    cublaslt_version_split(api->version(), &major, &minor, &patch);
     size_t runtime = api->runtime_version();
     if (major < 11)
         return err_set(err, ERR_UNSUPPORTED, "%s is of version %u.%u: at least 11.0 is needed", name, major,
@@ -155,7 +155,7 @@ static const struct products_search search = {.what = "cublasLt",
                                                       "site-packages/nvidia/cublas/lib",
                                               .symbols = symbols,
                                               .symbol_count = sizeof(symbols) / sizeof(*symbols),
-                                              .check = library_check};
+                                              .check = cublaslt_library_check};
 
 static int cublaslt_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
                          struct err *err)
@@ -208,7 +208,7 @@ static void cublaslt_close(struct products *library)
 
 /* --- plans */
 
-static int type_of(enum dtype dtype)
+static int cublaslt_type_of(enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
 }
@@ -217,7 +217,7 @@ static int descriptors_create(const struct cublaslt_api *api, struct cublaslt_pl
 {
     static const int transpose = OPERATION_TRANSPOSE;
     const struct library_product *p = &plan->of;
-    int type = type_of(p->type), status = api->desc_create(&plan->desc, COMPUTE_F32, TYPE_F32);
+    int type = cublaslt_type_of(p->type), status = api->desc_create(&plan->desc, COMPUTE_F32, TYPE_F32);
     if (status == 0 && p->transpose_b)
         status = api->desc_set(plan->desc, DESC_TRANSPOSE_A, &transpose, sizeof(transpose));
     if (status == 0 && p->transpose_a)
@@ -228,7 +228,8 @@ static int descriptors_create(const struct cublaslt_api *api, struct cublaslt_pl
     if (status == 0)
         status = api->layout_create(&plan->second, type, p->transpose_a ? p->m : p->k,
                                     p->transpose_a ? p->k : p->m, p->lda);
-    return status == 0 ? api->layout_create(&plan->result, type_of(p->c_type), p->n, p->m, p->ldc) : status;
+    return status == 0 ? api->layout_create(&plan->result, cublaslt_type_of(p->c_type), p->n, p->m, p->ldc)
+                       : status;
 }
 
 /* Takes the first algorithm that the library offers for these sizes at any aligned addresses. */
@@ -288,7 +289,7 @@ static struct cublaslt_plan *plan_find(struct products *library, const struct li
 /* --- products */
 
 /* Did the library refuse before it queued anything? */
-static bool refused(int status)
+static bool cublaslt_refused(int status)
 {
     return status == STATUS_INVALID_VALUE || status == STATUS_ARCH_MISMATCH || status == STATUS_NOT_SUPPORTED;
 }
@@ -315,7 +316,7 @@ static int cublaslt_multiply(struct products *library, const struct library_prod
                                        product->a, plan->second, &product->beta, product->c, plan->result,
                                        product->c, plan->result, &plan->algorithm, place->workspace,
                                        place->workspace_bytes, place->stream);
-    plan->none = refused(status);
+    plan->none = cublaslt_refused(status);
     *done = status == 0;
     return status == 0 || plan->none ? 0 : multiply_failed(status, err);
 }

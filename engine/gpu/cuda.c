@@ -75,19 +75,19 @@ static const struct vendor_symbol symbols[] = {
 };
 
 /* Splits the driver's version number: 12040 is CUDA 12.4. */
-static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
+static void cuda_version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 1000;
     *minor = version % 1000 / 10;
 }
 
-static const char *error_name(const struct gpu_library *library, int error)
+static const char *gpu_error_name(const struct gpu_library *library, int error)
 {
     const char *name = NULL;
     return library->api.cuda_error_name(error, &name) == 0 ? name : NULL;
 }
 
-static int arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
+static int cuda_arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
 {
     static const int attributes[2] = {ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ATTRIBUTE_COMPUTE_CAPABILITY_MINOR};
     int capability[2] = {0, 0};
@@ -100,29 +100,29 @@ static int arch(struct gpu_library *library, int device, struct gpu_info *out, s
     return 0;
 }
 
-static int context_retain(struct gpu_context *context, struct err *err)
+static int gpu_context_retain(struct gpu_context *context, struct err *err)
 {
     return vendor_result(context->library, offsetof(struct vendor_api, cuda_context_retain),
                          context->library->api.cuda_context_retain(&context->handle, context->device),
                          "a context", err);
 }
 
-static void context_release(struct gpu_context *context)
+static void gpu_context_release(struct gpu_context *context)
 {
     context->library->api.cuda_context_release(context->device);
 }
 
-static int context_enter(const struct gpu_context *context)
+static int cuda_context_enter(const struct gpu_context *context)
 {
     return context->library->api.cuda_context_set(context->handle);
 }
 
-static int peer_enable(const struct gpu_context *context, const struct gpu_context *peer)
+static int gpu_peer_enable(const struct gpu_context *context, const struct gpu_context *peer)
 {
     return context->library->api.cuda_peer_enable(peer->handle, 0);
 }
 
-static int graph_instantiate(struct gpu_context *context, void *graph, void **executable, struct err *err)
+static int gpu_graph_instantiate(struct gpu_context *context, void *graph, void **executable, struct err *err)
 {
     return vendor_context_result(context, offsetof(struct vendor_api, cuda_graph_instantiate),
                                  context->library->api.cuda_graph_instantiate(executable, graph, 0),
@@ -165,15 +165,15 @@ const struct vendor vendor_cuda = {
     .attribute_integrated = ATTRIBUTE_INTEGRATED,
     .param_end = 0,
     .jit_log = true,
-    .version_split = version_split,
-    .error_name = error_name,
-    .arch = arch,
-    .context_retain = context_retain,
-    .context_release = context_release,
-    .context_enter = context_enter,
-    .peer_enable = peer_enable,
+    .version_split = cuda_version_split,
+    .error_name = gpu_error_name,
+    .arch = cuda_arch,
+    .context_retain = gpu_context_retain,
+    .context_release = gpu_context_release,
+    .context_enter = cuda_context_enter,
+    .peer_enable = gpu_peer_enable,
     .enter_at = offsetof(struct vendor_api, cuda_context_set),
     .peer_at = offsetof(struct vendor_api, cuda_peer_enable),
-    .graph_instantiate = graph_instantiate,
+    .graph_instantiate = gpu_graph_instantiate,
     .shared_allow = shared_allow,
 };

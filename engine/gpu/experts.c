@@ -3,7 +3,7 @@
 
 enum { SORT_PIECES_MAX = 64, SORT_BATCH = 256, ROUTER_ACTIVE_MAX = 64 };
 
-static bool router_fits(uint32_t tokens, uint32_t experts, uint32_t active, uint32_t rows)
+static bool gpu_router_fits(uint32_t tokens, uint32_t experts, uint32_t active, uint32_t rows)
 {
     return tokens == 0 ||
            (active >= 1 && active <= experts && active <= ROUTER_ACTIVE_MAX &&
@@ -14,14 +14,14 @@ static bool route_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_route *o = &op->route;
     (void)gpu;
-    return router_fits(o->tokens, o->experts, o->active, o->rows);
+    return gpu_router_fits(o->tokens, o->experts, o->active, o->rows);
 }
 
 static bool route_backward_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_route_backward *o = &op->route_backward;
     (void)gpu;
-    return router_fits(o->tokens, o->experts, o->active, o->rows);
+    return gpu_router_fits(o->tokens, o->experts, o->active, o->rows);
 }
 
 static bool route_sort_fits(const struct gpu *gpu, const struct op *op)

@@ -15,7 +15,7 @@ static int run_add(struct gpu_call *call, const struct op *op)
     return gpu_launch(call, KERNEL_add_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof(args));
 }
 
-static int run_copy(struct gpu_call *call, const struct op *op)
+static int flat_run_copy(struct gpu_call *call, const struct op *op)
 {
     const struct op_copy *o = &op->copy;
     struct copy_rows_args args = {.x = gpu_at(&o->x),
@@ -69,7 +69,7 @@ static int run_softcap(struct gpu_call *call, const struct op *op)
 }
 
 /* The kernels' description of a gate: all are x * sigmoid(z(x)) of clamped values. */
-static struct glu_gate gate_of(const struct glu_form *form)
+static struct glu_gate flat_gate_of(const struct glu_form *form)
 {
     bool clamped = form->kind == GLU_CLAMPED;
     return (struct glu_gate){.gelu = form->kind == GLU_GELU_TANH,
@@ -94,7 +94,7 @@ static int run_glu(struct gpu_call *call, const struct op *op)
                             .act = gpu_at(&o->act),
                             .tokens = o->tokens,
                             .width = o->width,
-                            .gate = gate_of(&o->form),
+                            .gate = flat_gate_of(&o->form),
                             .gate_up_as = gpu_element(o->gate_up.dtype),
                             .act_as = gpu_element(o->act.dtype)};
     args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
@@ -109,7 +109,7 @@ static int run_glu_backward(struct gpu_call *call, const struct op *op)
                                      .dact = gpu_at(&o->dact),
                                      .tokens = o->tokens,
                                      .width = o->width,
-                                     .gate = gate_of(&o->form),
+                                     .gate = flat_gate_of(&o->form),
                                      .gate_up_as = gpu_element(o->gate_up.dtype),
                                      .dact_as = gpu_element(o->dact.dtype)};
     args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
@@ -134,7 +134,7 @@ int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address 
 }
 
 const struct gpu_op gpu_flat_ops[] = {{.kind = OP_ADD, .run = run_add},
-                                      {.kind = OP_COPY, .run = run_copy},
+                                      {.kind = OP_COPY, .run = flat_run_copy},
                                       {.kind = OP_BIAS, .run = run_bias},
                                       {.kind = OP_SCALE, .run = run_scale},
                                       {.kind = OP_SOFTCAP, .fits = softcap_fits, .run = run_softcap},

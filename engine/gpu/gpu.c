@@ -107,7 +107,7 @@ static int gpu_open(const struct gpu_driver *driver, const struct device_options
     return 0;
 }
 
-static int emulated_open(const struct device_options *options, struct device **out, struct err *err)
+static int gpu_emulated_open(const struct device_options *options, struct device **out, struct err *err)
 {
     return gpu_open(&gpu_driver_emulated, options, out, err);
 }
@@ -518,6 +518,6 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
      .op = &op_ops,                                                                                          \
      .event = &event_ops}
 
-const struct backend backend_emulated = BACKEND("emulated", emulated_open, 0);
+const struct backend backend_emulated = BACKEND("emulated", gpu_emulated_open, 0);
 const struct backend backend_cuda = BACKEND("cuda", cuda_open, 2 << 20);
 const struct backend backend_hip = BACKEND("hip", hip_open, 2 << 20);

@@ -49,7 +49,7 @@ void health_set(json_t *card, const char *key, uint64_t value)
 
 /* --- emulated cards, described by a file --- */
 
-static int emulated_open(void **state, char version[HEALTH_VERSION_SIZE], struct err *err)
+static int health_emulated_open(void **state, char version[HEALTH_VERSION_SIZE], struct err *err)
 {
     const char *path = getenv("MOTLEY_EMULATED_HEALTH");
     version[0] = '\0';
@@ -85,13 +85,13 @@ static int emulated_read(void *state, json_t *cards, struct err *err)
     return 0;
 }
 
-static void emulated_close(void *state)
+static void health_emulated_close(void *state)
 {
     (void)state;
 }
 
-static const struct health_source health_emulated = {"emulated", emulated_open, emulated_read,
-                                                     emulated_close};
+static const struct health_source health_emulated = {"emulated", health_emulated_open, emulated_read,
+                                                     health_emulated_close};
 
 /* --- all sources --- */
 

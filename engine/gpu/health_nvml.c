@@ -167,7 +167,7 @@ static void pci_print(const struct nvml_pci *pci, char out[24])
 
 /* Looks up the cards, once: a card that falls off its bus keeps its index until the library is opened again.
  */
-static void cards_find(struct nvml *nvml, uint32_t count)
+static void health_nvml_cards_find(struct nvml *nvml, uint32_t count)
 {
     const struct nvml_api *api = &nvml->api;
     struct nvml_pci pci;
@@ -212,7 +212,7 @@ static int nvml_open(void **state, char version[HEALTH_VERSION_SIZE], struct err
                   api->set_create(&nvml->events) == NVML_OK;
     nvml->events = events ? nvml->events : NULL;
     if (api->count(&count) == NVML_OK)
-        cards_find(nvml, count);
+        health_nvml_cards_find(nvml, count);
     *state = nvml;
     return 0;
 }
@@ -268,7 +268,7 @@ static void clocks_read(const struct nvml_api *api, void *card, json_t *out)
     json_object_set_new(out, "throttle", list);
 }
 
-static void memory_read(const struct nvml_api *api, void *card, json_t *out)
+static void health_nvml_memory_read(const struct nvml_api *api, void *card, json_t *out)
 {
     struct nvml_memory_v2 two = {.version = (uint32_t)sizeof(two) | 2u << 24};
     struct nvml_memory one = {0};
@@ -324,7 +324,7 @@ static void mig_read(const struct nvml_api *api, void *card, json_t *out)
         json_t *one = json_object();
         if (api->uuid && api->uuid(slice, uuid, sizeof(uuid)) == NVML_OK)
             json_object_set_new(one, "uuid", json_string(uuid));
-        memory_read(api, slice, one);
+        health_nvml_memory_read(api, slice, one);
         json_array_append_new(slices, one);
     }
     json_object_set_new(out, "mig", json_pack("{s:b, s:o}", "mode", now != 0, "slices", slices));
@@ -336,7 +336,7 @@ static const char *level_name(int level)
     return level >= 0 && level % 10 == 0 && level <= 50 ? names[level / 10] : NULL;
 }
 
-static void links_read(const struct nvml *nvml, uint32_t index, json_t *out)
+static void health_nvml_links_read(const struct nvml *nvml, uint32_t index, json_t *out)
 {
     const struct nvml_api *api = &nvml->api;
     json_t *links = json_array();
@@ -390,12 +390,12 @@ static int nvml_read(void *state, json_t *cards, struct err *err)
             json_object_set_new(out, "why", json_sprintf("%s (NVML %d)", api->error(result), result));
         } else {
             clocks_read(api, card, out);
-            memory_read(api, card, out);
+            health_nvml_memory_read(api, card, out);
             set_ecc(out, "ecc_uncorrected", api, card, ECC_VOLATILE);
             set_ecc(out, "ecc_uncorrected_total", api, card, ECC_AGGREGATE);
             processes_read(api, card, out);
             mig_read(api, card, out);
-            links_read(nvml, i, out);
+            health_nvml_links_read(nvml, i, out);
         }
         if (nvml->xid[i] != 0)
             health_set(out, "xid", nvml->xid[i]);

@@ -161,7 +161,7 @@ static void throttle_set(const struct rsmi_metrics *metrics, json_t *out)
     json_object_set_new(out, "throttle", list);
 }
 
-static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out)
+static void health_rocm_smi_metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
     static _Alignas(8) uint8_t table[METRICS_BYTES]; /* later versions write more than we read */
     struct rsmi_metrics metrics;
@@ -178,8 +178,9 @@ static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out
 }
 
 /* out[key] = the answer of `ask` for `index` and 0, divided by `divisor`; nothing is set if `ask` fails. */
-static void set_value(json_t *out, const char *key, int (*ask)(uint32_t, uint32_t, uint64_t *),
-                      uint32_t index, uint64_t divisor)
+static void health_rocm_smi_set_value(json_t *out, const char *key,
+                                      int (*ask)(uint32_t, uint32_t, uint64_t *), uint32_t index,
+                                      uint64_t divisor)
 {
     uint64_t value = 0;
     if (ask && ask(index, 0, &value) == RSMI_OK)
@@ -201,7 +202,7 @@ static void errors_read(const struct rsmi_api *api, uint32_t index, json_t *out)
         health_set(out, "ecc_uncorrected", uncorrected);
 }
 
-static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out)
+static void health_rocm_smi_numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
     int64_t milli = 0;
     bool warm = api->temperature &&
@@ -209,15 +210,15 @@ static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out
                  api->temperature(index, TEMPERATURE_EDGE, TEMPERATURE_NOW, &milli) == RSMI_OK);
     if (warm && milli >= 0)
         health_set(out, "temperature_c", (uint64_t)milli / 1000);
-    set_value(out, "power_w", api->power, index, 1000000);
-    set_value(out, "power_limit_w", api->power_cap, index, 1000000);
-    /* set_value asks for memory of kind 0, which is the card's own. */
-    set_value(out, "memory_bytes", api->memory_total, index, 1);
-    set_value(out, "used_bytes", api->memory_used, index, 1);
+    health_rocm_smi_set_value(out, "power_w", api->power, index, 1000000);
+    health_rocm_smi_set_value(out, "power_limit_w", api->power_cap, index, 1000000);
+    /* health_rocm_smi_set_value asks for memory of kind 0, which is the card's own. */
+    health_rocm_smi_set_value(out, "memory_bytes", api->memory_total, index, 1);
+    health_rocm_smi_set_value(out, "used_bytes", api->memory_used, index, 1);
     errors_read(api, index, out);
 }
 
-static void links_read(const struct rsmi *rsmi, uint32_t index, json_t *out)
+static void health_rocm_smi_links_read(const struct rsmi *rsmi, uint32_t index, json_t *out)
 {
     json_t *links = json_array();
     for (uint32_t i = 0; i < rsmi->count && rsmi->api.link; i++) {
@@ -242,9 +243,9 @@ static int rsmi_read(void *state, json_t *cards, struct err *err)
         json_t *out = json_pack("{s:s, s:s}", "kind", "hip", "pci", pci);
         if (rsmi->api.name && rsmi->api.name(i, name, sizeof(name)) == RSMI_OK)
             json_object_set_new(out, "name", json_string(name));
-        numbers_read(&rsmi->api, i, out);
-        metrics_read(&rsmi->api, i, out);
-        links_read(rsmi, i, out);
+        health_rocm_smi_numbers_read(&rsmi->api, i, out);
+        health_rocm_smi_metrics_read(&rsmi->api, i, out);
+        health_rocm_smi_links_read(rsmi, i, out);
         json_array_append_new(cards, out);
     }
     return 0;

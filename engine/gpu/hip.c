@@ -82,19 +82,19 @@ static const struct vendor_symbol symbols[] = {
 };
 
 /* Splits HIP's version number: 60342134 is HIP 6.3. */
-static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
+static void hip_version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 10000000;
     *minor = version / 100000 % 100;
 }
 
-static const char *error_name(const struct gpu_library *library, int error)
+static const char *engine_error_name(const struct gpu_library *library, int error)
 {
     return library->api.hip_error_name(error);
 }
 
 /* Takes "gfx90a" from "gfx90a:sramecc+:xnack-": our code objects work with any setting of these features. */
-static int arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
+static int hip_arch(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
 {
     _Alignas(16) char properties[PROPERTIES_ROOM] = {0};
     bool new_layout = library->api.hip_properties_6 != NULL;
@@ -121,28 +121,29 @@ static int arch(struct gpu_library *library, int device, struct gpu_info *out, s
     return 0;
 }
 
-static int context_retain(struct gpu_context *context, struct err *err)
+static int hip_context_retain(struct gpu_context *context, struct err *err)
 {
     return vendor_result(context->library, offsetof(struct vendor_api, hip_device_set),
                          context->library->api.hip_device_set(context->device), "a context", err);
 }
 
-static void context_release(struct gpu_context *context)
+static void hip_context_release(struct gpu_context *context)
 {
     (void)context; /* the context belongs to the process as long as it lives */
 }
 
-static int context_enter(const struct gpu_context *context)
+static int hip_context_enter(const struct gpu_context *context)
 {
     return context->library->api.hip_device_set(context->device);
 }
 
-static int peer_enable(const struct gpu_context *context, const struct gpu_context *peer)
+static int engine_peer_enable(const struct gpu_context *context, const struct gpu_context *peer)
 {
     return context->library->api.hip_peer_enable(peer->device, 0);
 }
 
-static int graph_instantiate(struct gpu_context *context, void *graph, void **executable, struct err *err)
+static int engine_graph_instantiate(struct gpu_context *context, void *graph, void **executable,
+                                    struct err *err)
 {
     int result = context->library->api.hip_graph_instantiate(executable, graph, NULL, NULL, 0);
     return vendor_context_result(context, offsetof(struct vendor_api, hip_graph_instantiate), result,
@@ -179,15 +180,15 @@ const struct vendor vendor_hip = {
     .ipc_flag_since = 60000000, /* ROCm 6.0; in ROCm 5 the flag hipIpcMemLazyEnablePeerAccess is 0 */
     .uuid_is_text = true,
     .jit_log = false,
-    .version_split = version_split,
-    .error_name = error_name,
-    .arch = arch,
-    .context_retain = context_retain,
-    .context_release = context_release,
-    .context_enter = context_enter,
-    .peer_enable = peer_enable,
+    .version_split = hip_version_split,
+    .error_name = engine_error_name,
+    .arch = hip_arch,
+    .context_retain = hip_context_retain,
+    .context_release = hip_context_release,
+    .context_enter = hip_context_enter,
+    .peer_enable = engine_peer_enable,
     .enter_at = offsetof(struct vendor_api, hip_device_set),
     .peer_at = offsetof(struct vendor_api, hip_peer_enable),
-    .graph_instantiate = graph_instantiate,
+    .graph_instantiate = engine_graph_instantiate,
     .shared_allow = NULL,
 };

@@ -37,14 +37,14 @@ static const struct tiles tiles_plain = {TILES(), .narrow = KERNEL_gemm_64x16,
 static const struct tiles tiles_nf4 = {TILES(nf4_), .units_eights = KERNEL_units_nf4_eights_128x128};
 static const struct tiles tiles_blocks = {TILES(blocks_), .units_eights = KERNEL_units_blocks_128x128};
 
-static bool is_nf4(enum pack_kind pack)
+static bool product_is_nf4(enum pack_kind pack)
 {
     return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE;
 }
 
 static const struct tiles *tiles_of(enum pack_kind pack)
 {
-    return pack <= PACK_F16 ? &tiles_plain : is_nf4(pack) ? &tiles_nf4 : &tiles_blocks;
+    return pack <= PACK_F16 ? &tiles_plain : product_is_nf4(pack) ? &tiles_nf4 : &tiles_blocks;
 }
 
 static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
@@ -81,9 +81,9 @@ static bool comes_in_eights(const struct product *p, enum pack_kind pack)
 {
     const uint32_t width = p->transpose_b ? p->k : p->n;
     return p->a_as == p->compute && comes_in_runs(p->a, 16, 8, p->transpose_a ? p->m : p->k, p->lda) &&
-           (is_nf4(pack)       ? comes_in_runs(p->b, 8, 16, width, p->ldb)
-            : pack <= PACK_F16 ? p->kind == p->compute && comes_in_runs(p->b, 16, 8, width, p->ldb)
-                               : false);
+           (product_is_nf4(pack) ? comes_in_runs(p->b, 8, 16, width, p->ldb)
+            : pack <= PACK_F16   ? p->kind == p->compute && comes_in_runs(p->b, 16, 8, width, p->ldb)
+                                 : false);
 }
 
 /* Can the kernels read b in this stored form? Packed values are unpacked in fours, so rows must be a multiple
@@ -93,7 +93,7 @@ static bool pack_fits(enum pack_kind pack, uint64_t rows, uint32_t width, uint32
     if (pack <= PACK_F16)
         return true;
     return pack < PACK_KINDS && ld == width && width % 4 == 0 &&
-           (is_nf4(pack) || rows * width % pack_block(pack) == 0);
+           (product_is_nf4(pack) || rows * width % pack_block(pack) == 0);
 }
 
 static bool gemm_fits(const struct gpu *gpu, const struct op *op)
@@ -121,11 +121,11 @@ static uint32_t gemm_piece(const struct op_gemm *o, const struct tile *tile)
 }
 
 /* The value of struct product's `kind` for b. */
-static uint32_t kind_of(enum pack_kind pack, enum dtype dtype)
+static uint32_t product_kind_of(enum pack_kind pack, enum dtype dtype)
 {
     if (pack <= PACK_F16)
         return gpu_element(dtype);
-    return is_nf4(pack) ? pack == PACK_NF4_DOUBLE : gpu_unpack_kind(pack);
+    return product_is_nf4(pack) ? pack == PACK_NF4_DOUBLE : gpu_unpack_kind(pack);
 }
 
 /* Is a part with so many of the product's rows computed by the whole's kernel, with its sums cut alike? */
@@ -139,7 +139,7 @@ static bool part_alike(const struct gpu *gpu, const struct op_gemm *o, uint32_t 
 
 /* How many rows of the product a launch computes: all, or as many as a card with a watchdog allows. The parts
  * of our own kernels give the whole's bits: where they cannot, the product is launched whole. */
-static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
+static uint32_t product_rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
 {
     const uint64_t wanted = gpu_launches(gpu, (double)o->m * o->n * o->k);
     for (uint64_t parts = min_u64(wanted, gpu_blocks(o->m, 128)); parts > 1; parts--) {
@@ -163,7 +163,7 @@ static void bf16_tell(struct gpu *gpu, enum dtype compute)
               gpu->info.arch);
 }
 
-static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
+static int gpu_gemm_part(struct gpu_call *call, const struct op_gemm *o)
 {
     bool done = false;
     bf16_tell(call->gpu, o->compute);
@@ -195,7 +195,7 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
                               .absmax = gpu_at(&o->absmax),
                               .scales = gpu_at(&o->scales),
                               .a_as = gpu_element(o->a.dtype),
-                              .kind = kind_of(o->pack, o->b.dtype),
+                              .kind = product_kind_of(o->pack, o->b.dtype),
                               .compute = gpu_element(o->compute),
                               .c_as = gpu_element(o->c.dtype)};
     /* The tile changes, but the sum stays cut into the pieces that the shape alone gave. */
@@ -225,13 +225,13 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
 {
     struct op_gemm part = op->gemm;
     const struct op_gemm *o = &op->gemm;
-    const uint32_t rows = o->n == 0 ? 0 : rows_a_launch(call->gpu, o);
+    const uint32_t rows = o->n == 0 ? 0 : product_rows_a_launch(call->gpu, o);
     for (uint32_t row = 0; row < o->m && rows > 0; row += part.m) {
         part.m = o->m - row < rows ? o->m - row : rows;
         part.a.at = o->a.at + dtype_bytes(o->a.dtype) * (o->transpose_a ? row : (uint64_t)row * o->lda);
         part.c.at = o->c.at + dtype_bytes(o->c.dtype) * (uint64_t)row * o->ldc;
         part.add.at = o->add.at + 4ull * row * o->ldc;
-        if (gemm_part(call, &part) != 0)
+        if (gpu_gemm_part(call, &part) != 0)
             return -1;
     }
     return 0;
@@ -275,7 +275,7 @@ static struct grouped_product grouped_of(const struct gpu_call *call, const stru
                     .absmax = gpu_at(&o->absmax),
                     .scales = gpu_at(&o->scales),
                     .a_as = gpu_element(o->a.dtype),
-                    .kind = kind_of(o->pack, o->b.dtype),
+                    .kind = product_kind_of(o->pack, o->b.dtype),
                     .compute = gpu_element(o->compute)},
         .offsets = gpu_at(&o->offsets),
         .tiles = gpu_scratch(call),

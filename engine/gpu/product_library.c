@@ -184,8 +184,9 @@ static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
 }
 
 /* Multiplies rows [row, row + rows) and columns [column, column + columns) of c. */
-static int piece_multiply(struct gpu_call *call, const struct op_gemm *o, const struct library_product *piece,
-                          uint32_t row, uint32_t column, bool *done)
+static int product_library_piece_multiply(struct gpu_call *call, const struct op_gemm *o,
+                                          const struct library_product *piece, uint32_t row, uint32_t column,
+                                          bool *done)
 {
     struct library_product p = *piece;
     void *stream;
@@ -232,7 +233,7 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
         for (uint32_t row = 0; row < o->m; row += a.step) {
             piece.m = o->m - row < a.step ? o->m - row : a.step;
             if (side_prepare(call, &a, row, piece.m, o->compute, &piece.a, &piece.lda) != 0 ||
-                piece_multiply(call, o, &piece, row, column, done) != 0)
+                product_library_piece_multiply(call, o, &piece, row, column, done) != 0)
                 return -1;
             if (!*done)
                 return 0;

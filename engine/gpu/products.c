@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int symbols_find(const struct products_search *search, void *library, const char *name, void *api,
-                        struct err *err)
+static int products_symbols_find(const struct products_search *search, void *library, const char *name,
+                                 void *api, struct err *err)
 {
     for (size_t i = 0; i < search->symbol_count; i++) {
         void *found = dlsym(library, search->symbols[i].name);
@@ -45,7 +45,7 @@ int products_find(const struct products_search *search, uint32_t driver_version,
             err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, dlerror());
         if (!library)
             continue;
-        if (symbols_find(search, library, name, api, &refused) == 0 &&
+        if (products_symbols_find(search, library, name, api, &refused) == 0 &&
             search->check(api, driver_version, arch, name, room, &refused) == 0)
             return 0;
         if (!opened)

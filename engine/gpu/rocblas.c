@@ -119,8 +119,8 @@ static bool code_inside(const struct rocblas_api *api, const char *arch)
     return false;
 }
 
-static int library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
-                         uint32_t room, struct err *err)
+static int rocblas_library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
+                                 uint32_t room, struct err *err)
 {
     const struct rocblas_api *api = opened;
     char version[256] = "";
@@ -147,7 +147,7 @@ static const struct products_search search = {.what = "rocBLAS",
                                               .usual = usual,
                                               .symbols = symbols,
                                               .symbol_count = sizeof(symbols) / sizeof(*symbols),
-                                              .check = library_check};
+                                              .check = rocblas_library_check};
 
 static int rocblas_find(uint32_t driver_version, const char *arch, char *name, uint32_t room, struct err *err)
 {
@@ -201,13 +201,13 @@ static int rocblas_open(const struct products_place *place, struct products **ou
 
 /* --- products */
 
-static int type_of(enum dtype dtype)
+static int rocblas_type_of(enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? TYPE_BF16 : dtype == DTYPE_F16 ? TYPE_F16 : TYPE_F32;
 }
 
 /* Did the library refuse before it queued anything? */
-static bool refused(int status)
+static bool rocblas_refused(int status)
 {
     return status == STATUS_NOT_IMPLEMENTED || status == STATUS_INVALID_SIZE ||
            status == STATUS_INVALID_VALUE || status == STATUS_EXCLUDED_FROM_BUILD ||
@@ -243,7 +243,7 @@ static void lack_note(struct products *library, const struct library_product *p)
 static int rocblas_multiply(struct products *library, const struct library_product *p, bool *done,
                             struct err *err)
 {
-    int type = type_of(p->type), c_type = type_of(p->c_type);
+    int type = rocblas_type_of(p->type), c_type = rocblas_type_of(p->c_type);
     *done = false;
     if ((p->m | p->n | p->k | p->lda | p->ldb | p->ldc) > INT32_MAX)
         return 0;
@@ -255,7 +255,7 @@ static int rocblas_multiply(struct products *library, const struct library_produ
     *done = status == 0;
     if (status == STATUS_NOT_IMPLEMENTED || status == STATUS_EXCLUDED_FROM_BUILD)
         lack_note(library, p);
-    if (status == 0 || refused(status))
+    if (status == 0 || rocblas_refused(status))
         return 0;
     return err_set(err,
                    status == STATUS_MEMORY_ERROR     ? ERR_NOMEM

@@ -217,7 +217,7 @@ static int version_check(struct gpu_library *library, struct err *err)
     return 0;
 }
 
-static int symbols_find(struct gpu_library *library, struct err *err)
+static int vendor_symbols_find(struct gpu_library *library, struct err *err)
 {
     const struct vendor *vendor = library->vendor;
     for (uint32_t i = 0; i < vendor->symbol_count; i++)
@@ -249,7 +249,7 @@ int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t 
     bool found = library_find(vendor, library, err) == 0;
     if (!found)
         vendor_machine_tell(vendor, "", err);
-    if (!found || version_check(library, err) != 0 || symbols_find(library, err) != 0 ||
+    if (!found || version_check(library, err) != 0 || vendor_symbols_find(library, err) != 0 ||
         driver_start(library, err) != 0) {
         if (library->handle)
             dlclose(library->handle);

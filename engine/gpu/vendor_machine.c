@@ -22,8 +22,9 @@ struct pci_card {
 };
 
 /* Appends "; " and a text to an error. */
-static void append(struct err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void append(struct err *err, const char *format, ...)
+static void vendor_machine_append(struct err *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void vendor_machine_append(struct err *err, const char *format, ...)
 {
     const struct err said = *err;
     char text[sizeof(err->text)];
@@ -52,7 +53,7 @@ static size_t file_begin(char text[LINE_BYTES], const char *format, ...)
     return got > 0 ? (size_t)got : 0;
 }
 
-static bool is_there(const char *root, const char *path)
+static bool vendor_machine_is_there(const char *root, const char *path)
 {
     char whole[512];
     snprintf(whole, sizeof(whole), "%s%s", root, path);
@@ -61,8 +62,10 @@ static bool is_there(const char *root, const char *path)
 
 static bool is_container(const char *root)
 {
-    return is_there(root, "/.dockerenv") || is_there(root, "/run/.containerenv") ||
-           is_there(root, "/run/systemd/container") || is_there(root, "/run/secrets/kubernetes.io");
+    return vendor_machine_is_there(root, "/.dockerenv") ||
+           vendor_machine_is_there(root, "/run/.containerenv") ||
+           vendor_machine_is_there(root, "/run/systemd/container") ||
+           vendor_machine_is_there(root, "/run/secrets/kubernetes.io");
 }
 
 static bool boots_securely(const char *root)
@@ -110,8 +113,8 @@ static uint32_t bus_read(const struct vendor *vendor, const char *root, struct p
 }
 
 /* Writes why the kernel keeps a card from the vendor's driver. False if that driver has it. */
-static bool is_kept(const struct vendor *vendor, const char *root, const struct pci_card *card,
-                    char why[LINE_BYTES])
+static bool vendor_machine_is_kept(const struct vendor *vendor, const char *root, const struct pci_card *card,
+                                   char why[LINE_BYTES])
 {
     const char *driver = card->driver, *module = vendor->module;
     if (strcmp(driver, module) == 0)
@@ -133,7 +136,8 @@ static bool is_kept(const struct vendor *vendor, const char *root, const struct 
 }
 
 /* Appends "folder/node" of each node that cannot be opened for the reason `why` to list[room]. */
-static void nodes_list(const struct vendor *vendor, const char *root, int why, char *list, size_t room)
+static void vendor_machine_nodes_list(const struct vendor *vendor, const char *root, int why, char *list,
+                                      size_t room)
 {
     char path[512];
     list[0] = '\0';
@@ -167,23 +171,27 @@ static void group_name(const struct vendor *vendor, const char *root, char out[6
 static void nodes_tell(const struct vendor *vendor, const char *root, struct err *err)
 {
     char list[512], group[64];
-    nodes_list(vendor, root, ENOENT, list, sizeof(list));
+    vendor_machine_nodes_list(vendor, root, ENOENT, list, sizeof(list));
     if (list[0] != '\0' && is_container(root))
-        append(err, "missing: %s (this container was not given them: %s)", list, vendor->nodes_given_by);
+        vendor_machine_append(err, "missing: %s (this container was not given them: %s)", list,
+                              vendor->nodes_given_by);
     else if (list[0] != '\0')
-        append(err, "missing: %s (as root, once after each boot: %s)", list, vendor->nodes_made_by);
-    nodes_list(vendor, root, EACCES, list, sizeof(list));
+        vendor_machine_append(err, "missing: %s (as root, once after each boot: %s)", list,
+                              vendor->nodes_made_by);
+    vendor_machine_nodes_list(vendor, root, EACCES, list, sizeof(list));
     if (list[0] != '\0') {
         group_name(vendor, root, group);
-        append(err, "this user may not open %s, which group %s may (usermod -aG %s USER, then log in anew)",
-               list, group, group);
+        vendor_machine_append(
+            err, "this user may not open %s, which group %s may (usermod -aG %s USER, then log in anew)",
+            list, group, group);
     }
-    nodes_list(vendor, root, EPERM, list, sizeof(list));
+    vendor_machine_nodes_list(vendor, root, EPERM, list, sizeof(list));
     if (list[0] != '\0')
-        append(err,
-               "the device cgroup of this container or service does not allow %s (DeviceAllow=, --device; "
-               "it is read anew when the service starts)",
-               list);
+        vendor_machine_append(
+            err,
+            "the device cgroup of this container or service does not allow %s (DeviceAllow=, --device; "
+            "it is read anew when the service starts)",
+            list);
 }
 
 void vendor_machine_tell(const struct vendor *vendor, const char *root, struct err *err)
@@ -191,22 +199,24 @@ void vendor_machine_tell(const struct vendor *vendor, const char *root, struct e
     struct pci_card cards[PCI_CARDS_MAX];
     char why[LINE_BYTES];
     const size_t before = strlen(err->text);
-    if (is_there(root, "/dev/dxg")) {
-        append(err, "this is WSL2, where Windows' own driver serves the card: update it in Windows, then run "
-                    "wsl --update and wsl --shutdown there, and install no driver here");
+    if (vendor_machine_is_there(root, "/dev/dxg")) {
+        vendor_machine_append(
+            err, "this is WSL2, where Windows' own driver serves the card: update it in Windows, then run "
+                 "wsl --update and wsl --shutdown there, and install no driver here");
         return;
     }
-    if (is_there(root, "/etc/nv_tegra_release")) {
-        append(err,
-               "this is a Jetson, whose driver comes with JetPack: this user must be in the groups video and "
-               "render, and the libraries of /usr/lib/aarch64-linux-gnu/nvidia come first");
+    if (vendor_machine_is_there(root, "/etc/nv_tegra_release")) {
+        vendor_machine_append(
+            err,
+            "this is a Jetson, whose driver comes with JetPack: this user must be in the groups video and "
+            "render, and the libraries of /usr/lib/aarch64-linux-gnu/nvidia come first");
         return;
     }
     const uint32_t count = bus_read(vendor, root, cards);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (is_kept(vendor, root, &cards[i], why)) {
-            append(err, "%s: %s", cards[i].address, why);
+        if (vendor_machine_is_kept(vendor, root, &cards[i], why)) {
+            vendor_machine_append(err, "%s: %s", cards[i].address, why);
             kept++;
         }
     if (kept > 0 && kept == count)
@@ -215,7 +225,7 @@ void vendor_machine_tell(const struct vendor *vendor, const char *root, struct e
         return; /* there is no library and no card */
     nodes_tell(vendor, root, err);
     if (err->code == ERR_DEVICE_LOST && strlen(err->text) == before)
-        append(err, "%s", vendor->start_failed);
+        vendor_machine_append(err, "%s", vendor->start_failed);
 }
 
 /* Does the kernel's compute driver list the card? True as well if that cannot be read. */
@@ -256,7 +266,7 @@ bool vendor_bus_card(const struct vendor *vendor, const char *root, uint32_t ind
         return false;
     snprintf(address, 24, "%s", cards[index].address);
     why[0] = '\0';
-    if (is_kept(vendor, root, &cards[index], why) || is_container(root))
+    if (vendor_machine_is_kept(vendor, root, &cards[index], why) || is_container(root))
         return true; /* a container sees the bus of the whole machine */
     err_set(&err, ERR_NOT_FOUND, unseen);
     nodes_tell(vendor, root, &err); /* HIP says "no device" if it may not open /dev/kfd */

@@ -33,7 +33,7 @@ static bool item_begin(struct slot_ring *ring, uint32_t *slot)
     return false;
 }
 
-static void *helper_main(void *argument)
+static void *ahead_helper_main(void *argument)
 {
     struct slot_ring *ring = argument;
     uint32_t slot;
@@ -88,7 +88,7 @@ int ahead_run(const struct ahead *ahead, struct err *err)
         .ahead = ahead, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     pthread_t helpers[AHEAD_THREADS_MAX];
     uint32_t started = 0;
-    while (started < ahead->threads && pthread_create(&helpers[started], NULL, helper_main, &ring) == 0)
+    while (started < ahead->threads && pthread_create(&helpers[started], NULL, ahead_helper_main, &ring) == 0)
         started++;
     int status = started == 0 ? err_set(err, ERR_INTERNAL, "could not start a thread to read ahead")
                               : items_use(&ring, err);

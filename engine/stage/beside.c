@@ -8,7 +8,7 @@ static const struct footprint *layout_of(const struct stage_pass *pass)
     return &pass->stage->layout;
 }
 
-static struct operand slot_at(const struct stage_pass *pass, uint64_t at)
+static struct operand beside_slot_at(const struct stage_pass *pass, uint64_t at)
 {
     return f32_at(pass->slot->buffer, at);
 }
@@ -43,14 +43,15 @@ void lend_forward(const struct layer_run *run, const struct layer_step *step)
 {
     const struct model_heads *h = &run->plan->heads;
     queue_copy(&run->pass->queue, run->pass->tokens, 2 * h->kv, operand_skip(run_value(run, step->out), h->q),
-               h->qkv, slot_at(run->pass, layout_of(run->pass)->slot.lent[lent_of(run)]), 2 * h->kv);
+               h->qkv, beside_slot_at(run->pass, layout_of(run->pass)->slot.lent[lent_of(run)]), 2 * h->kv);
 }
 
 void lend_backward(const struct layer_run *run, const struct layer_step *step)
 {
     const struct model_heads *h = &run->plan->heads;
-    beside_add(run->pass, 2 * h->kv, slot_at(run->pass, layout_of(run->pass)->slot.lent_d[lent_of(run)]),
-               2 * h->kv, operand_skip(run_gradient(run, step->out), h->q), h->qkv, 1);
+    beside_add(run->pass, 2 * h->kv,
+               beside_slot_at(run->pass, layout_of(run->pass)->slot.lent_d[lent_of(run)]), 2 * h->kv,
+               operand_skip(run_gradient(run, step->out), h->q), h->qkv, 1);
 }
 
 void borrowed_copy(const struct layer_run *run, struct operand mixed, struct operand qkv, bool back)
@@ -62,20 +63,20 @@ void borrowed_copy(const struct layer_run *run, struct operand mixed, struct ope
     queue_copy(queue, tokens, h->q, back ? qkv : mixed, back ? h->qkv : h->q, back ? mixed : qkv,
                back ? h->q : h->qkv);
     if (back)
-        beside_add(run->pass, 2 * h->kv, operand_skip(qkv, h->q), h->qkv, slot_at(run->pass, slot->lent_d[k]),
-                   2 * h->kv, 1);
+        beside_add(run->pass, 2 * h->kv, operand_skip(qkv, h->q), h->qkv,
+                   beside_slot_at(run->pass, slot->lent_d[k]), 2 * h->kv, 1);
     else
-        queue_copy(queue, tokens, 2 * h->kv, slot_at(run->pass, slot->lent[k]), 2 * h->kv,
+        queue_copy(queue, tokens, 2 * h->kv, beside_slot_at(run->pass, slot->lent[k]), 2 * h->kv,
                    operand_skip(qkv, h->q), h->qkv);
 }
 
 /* --- the layers' own inputs --- */
 
 /* The input of the stage's layer `layer`, or its gradient, in rows of own_width. */
-static struct operand own_at(const struct stage_pass *pass, uint32_t layer, bool gradient)
+static struct operand beside_own_at(const struct stage_pass *pass, uint32_t layer, bool gradient)
 {
     const struct footprint *l = layout_of(pass);
-    return operand_skip(slot_at(pass, gradient ? l->slot.own_d : l->slot.own),
+    return operand_skip(beside_slot_at(pass, gradient ? l->slot.own_d : l->slot.own),
                         (uint64_t)(layer - l->layer_begin) * l->model->shape.per_layer);
 }
 
@@ -85,8 +86,8 @@ void pair_forward(const struct layer_run *run, const struct layer_step *step)
     uint32_t width = run->plan->width[step->in], tokens = run->pass->tokens;
     struct operand pair = run_value(run, step->out);
     queue_copy(queue, tokens, width, run_value(run, step->in), width, pair, 2 * width);
-    queue_copy(queue, tokens, width, own_at(run->pass, run->layer, false), layout_of(run->pass)->own_width,
-               operand_skip(pair, width), 2 * width);
+    queue_copy(queue, tokens, width, beside_own_at(run->pass, run->layer, false),
+               layout_of(run->pass)->own_width, operand_skip(pair, width), 2 * width);
 }
 
 void pair_backward(const struct layer_run *run, const struct layer_step *step)
@@ -97,7 +98,7 @@ void pair_backward(const struct layer_run *run, const struct layer_step *step)
     queue_copy(queue, tokens, width, pair, 2 * width, run_gradient(run, step->in), width);
     if (layout_of(run->pass)->own_learns)
         queue_copy(queue, tokens, width, operand_skip(pair, width), 2 * width,
-                   own_at(run->pass, run->layer, true), layout_of(run->pass)->own_width);
+                   beside_own_at(run->pass, run->layer, true), layout_of(run->pass)->own_width);
 }
 
 enum { OWN_TABLE = 1 }; /* index of block 0's table of the tokens' part */
@@ -107,7 +108,7 @@ void own_inputs(const struct layer_run *run)
     struct stage_pass *pass = run->pass;
     const struct footprint *l = layout_of(pass);
     const struct layer_tensor *table = &run->plan->tensors.list[OWN_TABLE];
-    struct operand own = slot_at(pass, l->slot.own);
+    struct operand own = beside_slot_at(pass, l->slot.own);
     queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                         .embed = {.tokens = pass->tokens,
                                                   .hidden = l->own_width,
@@ -126,7 +127,7 @@ void own_inputs_backward(const struct layer_run *run)
     struct stage_pass *pass = run->pass;
     const struct footprint *l = layout_of(pass);
     const struct layer_tensor *table = &run->plan->tensors.list[OWN_TABLE];
-    struct operand d = run_gradient(run, VALUE_PER_LAYER_NORM), own = slot_at(pass, l->slot.own_d);
+    struct operand d = run_gradient(run, VALUE_PER_LAYER_NORM), own = beside_slot_at(pass, l->slot.own_d);
     if (table->trained)
         queue_op(&pass->queue,
                  &(struct op){.kind = OP_EMBED_BACKWARD,
@@ -167,12 +168,13 @@ void beside_move(struct stage_pass *pass, const struct boundary_tensor *boundary
     if (boundary->buffer)
         behind.at = f32_at(boundary->buffer, boundary_bytes(pass->stage, boundary, pass->tokens));
     if (own > 0 && (!gradient || l->own_learns)) {
-        part_move(pass, behind, (struct matrix_at){own_at(pass, next, gradient), l->own_width}, own, arrives);
+        part_move(pass, behind, (struct matrix_at){beside_own_at(pass, next, gradient), l->own_width}, own,
+                  arrives);
         behind.at = operand_skip(behind.at, own);
     }
     for (uint32_t k = 0; k < FOOTPRINT_LENT; k++) {
         const struct footprint_lent *lent = &m->lends[k];
-        struct operand kept = slot_at(pass, gradient ? l->slot.lent_d[k] : l->slot.lent[k]);
+        struct operand kept = beside_slot_at(pass, gradient ? l->slot.lent_d[k] : l->slot.lent[k]);
         if (lent->width > 0 && lent->layer < next && next <= lent->last) {
             part_move(pass, behind, (struct matrix_at){kept, lent->width}, lent->width, arrives);
             behind.at = operand_skip(behind.at, lent->width);
@@ -190,12 +192,13 @@ void beside_pad(struct stage_pass *pass, bool gradient)
     if (rows == 0)
         return;
     if (l->own_width > 0 && (!gradient || l->own_learns))
-        queue_zero(&pass->queue,
-                   operand_skip(slot_at(pass, gradient ? l->slot.own_d : l->slot.own), first * l->own_width),
-                   rows * l->own_width);
+        queue_zero(
+            &pass->queue,
+            operand_skip(beside_slot_at(pass, gradient ? l->slot.own_d : l->slot.own), first * l->own_width),
+            rows * l->own_width);
     for (uint32_t k = 0; k < FOOTPRINT_LENT; k++) {
         uint32_t width = l->model->lends[k].width;
-        struct operand kept = slot_at(pass, gradient ? l->slot.lent_d[k] : l->slot.lent[k]);
+        struct operand kept = beside_slot_at(pass, gradient ? l->slot.lent_d[k] : l->slot.lent[k]);
         if (width > 0)
             queue_zero(&pass->queue, operand_skip(kept, first * width), rows * width);
     }

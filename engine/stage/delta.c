@@ -17,7 +17,7 @@ static const struct model_config *config_of(const struct layer_run *run)
     return &run->pass->stage->config;
 }
 
-static struct delta_shape shape_of(const struct layer_run *run)
+static struct delta_shape delta_shape_of(const struct layer_run *run)
 {
     const struct model_config *c = config_of(run);
     struct delta_shape s = {.keys = model_delta_keys(c), .values = model_delta_values(c)};
@@ -109,7 +109,7 @@ static void split_copy(const struct layer_run *run, struct operand mixed, struct
 static void packed_copy(const struct layer_run *run, struct operand packed, struct operand mixed, bool back)
 {
     const struct model_config *c = config_of(run);
-    const struct delta_shape s = shape_of(run);
+    const struct delta_shape s = delta_shape_of(run);
     uint32_t groups = c->delta_key_heads, values = s.values / groups, heads = c->delta_value_heads / groups;
     uint32_t keys = c->delta_key_dim, all = 2 * keys + 2 * values;
     const struct {
@@ -180,7 +180,7 @@ static void shared_spread(const struct layer_run *run, struct operand k)
 
 /* Adds the gradients of all heads of k to that of the first head: the last half of the heads to the first,
  * until one is left. The other values of the heads, whose gradients are copied before, are added as well. */
-static void shared_sum(const struct layer_run *run, struct operand dk)
+static void delta_shared_sum(const struct layer_run *run, struct operand dk)
 {
     const struct model_heads *h = &run->plan->heads;
     for (uint32_t left = h->heads, half; left > 1; left -= half) {
@@ -218,7 +218,7 @@ static void latent_copy(const struct layer_run *run, struct operand q, struct op
     heads_copy(run, c->value_dim, (struct heads_part){operand_skip(kv, rest), h->heads * pair, pair},
                (struct heads_part){operand_skip(k, h->kv), h->qkv, d}, back);
     if (back)
-        shared_sum(run, k);
+        delta_shared_sum(run, k);
     queue_copy(queue, tokens, rotary, back ? k : shared, back ? h->qkv : wide, back ? shared : k,
                back ? wide : h->qkv);
     if (!back)
@@ -293,7 +293,7 @@ void split_backward(const struct layer_run *run, const struct layer_step *step)
     parts_copy(run, step, run_gradient(run, step->in), run_gradient(run, step->out), true);
 }
 
-static struct op_gate gate_of(const struct layer_run *run, const struct layer_step *step)
+static struct op_gate delta_gate_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct model_config *c = config_of(run);
     const struct model_heads *h = &run->plan->heads;
@@ -306,7 +306,7 @@ static struct op_gate gate_of(const struct layer_run *run, const struct layer_st
                          .kind = delta ? GATE_SILU : GATE_SIGMOID,
                          .x = run_value(run, step->in),
                          .y = run_value(run, step->out)};
-    op.z = operand_skip(run_value(run, VALUE_MIXED), delta ? shape_of(run).z : h->head_dim);
+    op.z = operand_skip(run_value(run, VALUE_MIXED), delta ? delta_shape_of(run).z : h->head_dim);
     if (model_layer_is_conv(c, run->layer)) {
         op.vectors = 1;
         op.width = op.vz = c->hidden;
@@ -318,12 +318,12 @@ static struct op_gate gate_of(const struct layer_run *run, const struct layer_st
 
 void gate_forward(const struct layer_run *run, const struct layer_step *step)
 {
-    queue_step(run, &(struct op){.kind = OP_GATE, .gate = gate_of(run, step)});
+    queue_step(run, &(struct op){.kind = OP_GATE, .gate = delta_gate_of(run, step)});
 }
 
 void gate_backward(const struct layer_run *run, const struct layer_step *step)
 {
-    struct op_gate forward = gate_of(run, step);
+    struct op_gate forward = delta_gate_of(run, step);
     struct operand mixed = run_value(run, VALUE_MIXED), d = run_gradient(run, VALUE_MIXED);
     forward.y = (struct operand){0};
     if (forward.vectors > 1) /* the gates are between the heads of q, whose gradient comes later */
@@ -356,7 +356,7 @@ static struct op_rmsnorm unit_norm(const struct layer_run *run, uint32_t which)
 
 void unit_norm_forward(const struct layer_run *run)
 {
-    const struct delta_shape s = shape_of(run);
+    const struct delta_shape s = delta_shape_of(run);
     for (uint32_t which = 0; which < 2; which++)
         queue_step(run, &(struct op){.kind = OP_RMSNORM, .rmsnorm = unit_norm(run, which)});
     queue_copy(&run->pass->queue, run->pass->tokens, s.values,
@@ -368,7 +368,7 @@ void unit_norm_backward(const struct layer_run *run)
 {
     for (uint32_t which = 0; which < 2; which++) {
         struct op_rmsnorm norm = unit_norm(run, which);
-        struct operand d = operand_skip(run_gradient(run, VALUE_QKV), which * shape_of(run).keys);
+        struct operand d = operand_skip(run_gradient(run, VALUE_QKV), which * delta_shape_of(run).keys);
         queue_step(run, &(struct op){.kind = OP_RMSNORM_BACKWARD,
                                      .rmsnorm_backward = {.rows = norm.rows,
                                                           .width = norm.width,
@@ -387,7 +387,7 @@ void unit_norm_backward(const struct layer_run *run)
 /* Returns the first column that a convolution reads. */
 static uint32_t conv_column(const struct layer_run *run)
 {
-    return config_of(run)->delta_scan ? shape_of(run).conv : 0;
+    return config_of(run)->delta_scan ? delta_shape_of(run).conv : 0;
 }
 
 static struct op_conv conv_of(const struct layer_run *run, const struct layer_step *step)
@@ -437,7 +437,7 @@ void conv_backward(const struct layer_run *run, const struct layer_step *step)
 static struct op_delta delta_of(const struct layer_run *run, const struct layer_step *step)
 {
     const struct model_config *c = config_of(run);
-    const struct delta_shape s = shape_of(run);
+    const struct delta_shape s = delta_shape_of(run);
     struct operand qkv = run_value(run, step->in), mixed = run_value(run, VALUE_MIXED);
     struct op_delta op = {.rows = run->pass->rows,
                           .tokens = run->pass->tokens,
@@ -491,7 +491,7 @@ void delta_backward(const struct layer_run *run, const struct layer_step *step,
                     const struct tape_entry *entry)
 {
     const struct model_config *c = config_of(run);
-    const struct delta_shape s = shape_of(run);
+    const struct delta_shape s = delta_shape_of(run);
     struct operand d = run_gradient(run, step->in), mixed = run_gradient(run, VALUE_MIXED);
     uint32_t heads = c->delta_value_heads, floats = layer_delta_scratch(c) - (1 + c->delta_scan) * heads;
     struct op_delta_backward op = {.forward = delta_of(run, step),

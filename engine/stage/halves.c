@@ -123,8 +123,8 @@ static int apart_check(const struct stage *stage, const struct micro_batch *batc
     return 0;
 }
 
-static int view_check(const struct stage *stage, const struct area_view *view, uint64_t values,
-                      const char *what, struct err *err)
+static int halves_view_check(const struct stage *stage, const struct area_view *view, uint64_t values,
+                             const char *what, struct err *err)
 {
     if (view->buffer && buffer_device(view->buffer) == stage->device && view->at % 64 == 0 &&
         view->at <= buffer_bytes(view->buffer) && 4 * values <= buffer_bytes(view->buffer) - view->at)
@@ -138,10 +138,10 @@ static int routed_check(const struct stage *stage, const struct routed_tokens *r
                         bool chosen, struct err *err)
 {
     uint64_t choices = tokens * stage->config.experts_active;
-    if (view_check(stage, &routed->x, tokens * stage->config.hidden, "routed tokens", err) != 0 ||
-        view_check(stage, &routed->weight, choices, "the experts' weights", err) != 0)
+    if (halves_view_check(stage, &routed->x, tokens * stage->config.hidden, "routed tokens", err) != 0 ||
+        halves_view_check(stage, &routed->weight, choices, "the experts' weights", err) != 0)
         return -1;
-    return chosen ? view_check(stage, &routed->chosen, choices, "the experts' numbers", err) : 0;
+    return chosen ? halves_view_check(stage, &routed->chosen, choices, "the experts' numbers", err) : 0;
 }
 
 /* Copies `width` values of 4 bytes of each token, whatever their type. */

@@ -281,7 +281,7 @@ static struct op_attention attention_of(const struct layer_run *run, const struc
                                  .sinks = attention_sinks(run, step)};
 }
 
-static void attention_forward(const struct layer_run *run, const struct layer_step *step)
+static void layer_attention_forward(const struct layer_run *run, const struct layer_step *step)
 {
     queue_step(run, &(struct op){.kind = OP_ATTENTION, .attention = attention_of(run, step)});
 }
@@ -323,8 +323,8 @@ static void attention_cached_forward(const struct layer_run *run, const struct l
                                                  .sinks = attention_sinks(run, step)}});
 }
 
-static void attention_backward(const struct layer_run *run, const struct layer_step *step,
-                               const struct tape_entry *entry)
+static void layer_attention_backward(const struct layer_run *run, const struct layer_step *step,
+                                     const struct tape_entry *entry)
 {
     const struct model_heads *s = &run->plan->heads;
     struct operand d = run_gradient(run, step->in), dsinks = {0};
@@ -514,7 +514,7 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         if (run->pass->cache)
             attention_cached_forward(run, step);
         else
-            attention_forward(run, step);
+            layer_attention_forward(run, step);
         break;
     case STEP_ADD:
         add_forward(run, step);
@@ -581,7 +581,7 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
         rotate(run, run_gradient(run, step->out), true);
         break;
     case STEP_ATTENTION:
-        attention_backward(run, step, entry);
+        layer_attention_backward(run, step, entry);
         break;
     case STEP_ROUND: /* its input and output share one gradient */
         break;

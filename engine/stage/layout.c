@@ -12,7 +12,7 @@ enum {
     LAYOUT_SLOTS_MAX = 4096
 };
 
-static int config_check(const struct model_config *config, struct err *err)
+static int layout_config_check(const struct model_config *config, struct err *err)
 {
     if (model_config_runnable(config, err) != 0)
         return -1;
@@ -28,7 +28,7 @@ static int config_check(const struct model_config *config, struct err *err)
     return 0;
 }
 
-static int method_check(struct stage_options *o, struct err *err)
+static int layout_method_check(struct stage_options *o, struct err *err)
 {
     struct lora_options *lora = &o->lora;
     uint32_t most = lora->rank, least, other;
@@ -65,7 +65,7 @@ static int method_check(struct stage_options *o, struct err *err)
     return 0;
 }
 
-static int range_check(const char *what, uint32_t begin, uint32_t end, uint32_t all, struct err *err)
+static int layout_range_check(const char *what, uint32_t begin, uint32_t end, uint32_t all, struct err *err)
 {
     if (end == 0 || (begin < end && end <= all))
         return 0;
@@ -113,9 +113,9 @@ static int part_check(const struct stage_options *o, struct err *err)
     const struct model_config *c = o->config;
     if (!layer_part_set(p))
         return 0;
-    if (range_check("heads of keys", p->kv_head_begin, p->kv_head_end, c->kv_heads, err) != 0 ||
-        range_check("columns of the FFN", p->column_begin, p->column_end, c->ffn, err) != 0 ||
-        range_check("experts", p->expert_begin, p->expert_end, c->experts, err) != 0)
+    if (layout_range_check("heads of keys", p->kv_head_begin, p->kv_head_end, c->kv_heads, err) != 0 ||
+        layout_range_check("columns of the FFN", p->column_begin, p->column_end, c->ffn, err) != 0 ||
+        layout_range_check("experts", p->expert_begin, p->expert_end, c->experts, err) != 0)
         return -1;
     const char *lacks = part_lacks(o);
     return !lacks ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
@@ -196,7 +196,7 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->micro_batches_in_flight > LAYOUT_SLOTS_MAX)
         return err_set(err, ERR_INVALID, "stage: %u micro-batches in flight, at most %u",
                        o->micro_batches_in_flight, LAYOUT_SLOTS_MAX);
-    if (method_check(o, err) != 0 || boundaries_check(o, err) != 0)
+    if (layout_method_check(o, err) != 0 || boundaries_check(o, err) != 0)
         return -1;
     return part_check(o, err);
 }
@@ -232,7 +232,7 @@ struct layer_method stage_method(const struct stage_options *o)
 int stage_layout_init(struct stage_options *o, struct footprint_model *model, struct footprint *layout,
                       struct err *err)
 {
-    if (config_check(o->config, err) != 0 || options_check(o, err) != 0)
+    if (layout_config_check(o->config, err) != 0 || options_check(o, err) != 0)
         return -1;
     struct layer_method method = stage_method(o);
     if (footprint_model_init(o->config, &method, model, err) != 0)

@@ -30,8 +30,9 @@ static struct packed packed_at(const struct block_state *block, const struct lay
     return packed;
 }
 
-static struct operand unpack(struct stage_pass *pass, const struct block_state *block,
-                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+static struct operand linear_unpack(struct stage_pass *pass, const struct block_state *block,
+                                    const struct layer_tensor *matrix, uint32_t copy, uint64_t begin,
+                                    uint64_t count)
 {
     struct packed packed = packed_at(block, matrix, copy);
     struct op op = {.kind = OP_UNPACK,
@@ -63,8 +64,8 @@ static float product_alpha(const struct matrix_product *p)
 /* Multiplies with a piece of the matrix: its rows [row, row + rows), which are in `piece`. Forward gives the
  * matching columns of c. With `back` the piece multiplies the matching columns of x, and pieces after the
  * first one add to c. */
-static void piece_multiply(struct stage_pass *pass, const struct matrix_product *p, struct operand piece,
-                           uint32_t row, uint32_t rows)
+static void linear_piece_multiply(struct stage_pass *pass, const struct matrix_product *p,
+                                  struct operand piece, uint32_t row, uint32_t rows)
 {
     uint32_t columns = p->matrix->columns;
     struct operand x = p->x.at, c = p->c.at;
@@ -107,7 +108,7 @@ void matrix_multiply(struct stage_pass *pass, const struct matrix_product *p)
 {
     const struct layer_tensor *matrix = p->matrix;
     if (matrix->trained || matrix->pack == PACK_F32) {
-        piece_multiply(pass, p, tensor_at(p->block, matrix), 0, matrix->rows);
+        linear_piece_multiply(pass, p, tensor_at(p->block, matrix), 0, matrix->rows);
         return;
     }
     struct op whole = packed_product(pass, p);
@@ -118,9 +119,9 @@ void matrix_multiply(struct stage_pass *pass, const struct matrix_product *p)
     uint32_t step = panel_rows(pass, matrix);
     for (uint32_t row = 0; row < matrix->rows; row += step) {
         uint32_t rows = matrix->rows - row < step ? matrix->rows - row : step;
-        struct operand piece = unpack(pass, p->block, matrix, 0, (uint64_t)row * matrix->columns,
-                                      (uint64_t)rows * matrix->columns);
-        piece_multiply(pass, p, piece, row, rows);
+        struct operand piece = linear_unpack(pass, p->block, matrix, 0, (uint64_t)row * matrix->columns,
+                                             (uint64_t)rows * matrix->columns);
+        linear_piece_multiply(pass, p, piece, row, rows);
     }
 }
 
@@ -235,8 +236,8 @@ static void experts_multiply(const struct layer_run *run, const struct matrix_pr
             struct op_gemm_grouped *piece = &op.gemm_grouped;
             *(p->back ? &piece->a : &piece->c) = operand_skip(p->back ? p->x.at : p->c.at, row);
             piece->beta = p->back && row > 0 ? 1 : p->beta;
-            piece->b =
-                unpack(pass, p->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
+            piece->b = linear_unpack(pass, p->block, matrix, expert, (uint64_t)row * columns,
+                                     (uint64_t)rows * columns);
             queue_op(&pass->queue, &op);
         }
 }
@@ -321,8 +322,8 @@ static struct op_dropout dropout_of(const struct layer_run *run, const struct la
                                .y = y};
 }
 
-static void drop(struct layer_run *run, const struct layer_step *step, const struct layer_member *member,
-                 struct operand x, struct operand y)
+static void linear_drop(struct layer_run *run, const struct layer_step *step,
+                        const struct layer_member *member, struct operand x, struct operand y)
 {
     queue_op(&run->pass->queue,
              &(struct op){.kind = OP_DROPOUT, .dropout = dropout_of(run, step, member, x, y)});
@@ -338,14 +339,14 @@ static void drop_backward(struct layer_run *run, const struct layer_step *step,
 }
 
 /* The factor of the adapter that has this A. */
-static float scale_of(const struct layer_run *run, const struct layer_tensor *a)
+static float linear_scale_of(const struct layer_run *run, const struct layer_tensor *a)
 {
     return (float)lora_scale(&run->pass->stage->options.lora, run->layer, (uint32_t)__builtin_ctz(a->target));
 }
 
 static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
 {
-    return scale_of(run, &run->plan->tensors.list[member->a]);
+    return linear_scale_of(run, &run->plan->tensors.list[member->a]);
 }
 
 static const struct layer_tensor *first_adapter(const struct layer_run *run, const struct layer_step *step)
@@ -386,7 +387,7 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     const struct layer_tensor *list = run->plan->tensors.list, *first = first_adapter(run, step);
     uint32_t width = step->inputs;
     if (!run->pass->dropout && scales_alike(run, step)) {
-        float scale = scale_of(run, first);
+        float scale = linear_scale_of(run, first);
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NT,
                                 .n = step->ranks,
@@ -411,7 +412,7 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
             continue;
         if (run->pass->dropout) {
             from = dropped;
-            drop(run, step, member, x, from);
+            linear_drop(run, step, member, x, from);
         }
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NT,

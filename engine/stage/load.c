@@ -50,7 +50,7 @@ static bool halves_finite(const uint16_t *values, uint64_t count, uint16_t expon
 }
 
 /* Write those of `count` bytes at byte `at` of the area that lie in the wanted range. */
-static int range_write(const struct area_loader *loader, uint64_t at, const void *bytes, uint64_t count)
+static int load_range_write(const struct area_loader *loader, uint64_t at, const void *bytes, uint64_t count)
 {
     const struct area_range *range = loader->range;
     uint64_t from = at > range->begin ? at : range->begin,
@@ -81,7 +81,7 @@ static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
     return pack_bytes(tensor->pack, values);
 }
 
-static bool is_nf4(const struct layer_tensor *tensor)
+static bool load_is_nf4(const struct layer_tensor *tensor)
 {
     return stored_pack(tensor) == PACK_NF4 || stored_pack(tensor) == PACK_NF4_DOUBLE;
 }
@@ -127,7 +127,7 @@ static void piece_pack(const struct tensor_stream *stream, const struct load_pie
 }
 
 /* The byte of the area at which a row of the file's tensor is stored. */
-static uint64_t row_at(const struct tensor_stream *stream, uint64_t row)
+static uint64_t load_row_at(const struct tensor_stream *stream, uint64_t row)
 {
     const struct layer_tensor *t = stream->tensor;
     return stream->at + values_bytes(t, (row - t->row_begin) * t->columns);
@@ -140,7 +140,7 @@ static bool row_is_stored(const struct tensor_stream *stream, uint64_t row)
 
 /* Describes the next wanted piece of the file's tensor. Pieces end where the rows that this stage stores
  * begin or end, so a piece is stored as a whole or not at all. */
-static bool piece_next(void *context, uint32_t slot)
+static bool load_piece_next(void *context, uint32_t slot)
 {
     struct tensor_stream *stream = context;
     struct load_piece *piece = &stream->loader->pieces[slot];
@@ -151,7 +151,7 @@ static bool piece_next(void *context, uint32_t slot)
         piece->end = edge - piece->row < stream->step ? edge : piece->row + stream->step;
         stream->row = piece->end;
         if (stream->all ||
-            range_touches(stream->loader, row_at(stream, piece->row), row_at(stream, piece->end)))
+            range_touches(stream->loader, load_row_at(stream, piece->row), load_row_at(stream, piece->end)))
             return true;
     }
     return false;
@@ -189,7 +189,7 @@ static int piece_prepare(void *context, uint32_t slot, struct err *err)
     uint64_t columns = stream->tensor->whole_columns, count = (piece->end - piece->row) * columns;
     enum pack_kind pack = stored_pack(stream->tensor);
     bool finite;
-    if (stream->unchanged && is_nf4(stream->tensor)) {
+    if (stream->unchanged && load_is_nf4(stream->tensor)) {
         if (piece_read_nf4(stream, piece, &finite, err) != 0)
             return -1;
     } else if (stream->unchanged) {
@@ -212,12 +212,13 @@ static int piece_put(void *context, uint32_t slot, struct err *err)
 {
     const struct tensor_stream *stream = context;
     const struct load_piece *piece = &stream->loader->pieces[slot];
-    (void)err; /* range_write() reports to the loader's err, which is the same object */
+    (void)err; /* load_range_write() reports to the loader's err, which is the same object */
     if (!row_is_stored(stream, piece->row))
         return 0; /* the piece was read for its scales only */
     const void *kept = stored_pack(stream->tensor) == PACK_F32 ? (const void *)piece->values : piece->packed;
-    return range_write(stream->loader, row_at(stream, piece->row), kept,
-                       values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
+    return load_range_write(
+        stream->loader, load_row_at(stream, piece->row), kept,
+        values_bytes(stream->tensor, (piece->end - piece->row) * stream->tensor->columns));
 }
 
 static int pieces_load(struct tensor_stream *stream)
@@ -226,13 +227,13 @@ static int pieces_load(struct tensor_stream *stream)
     uint32_t threads = device_threads(stream->loader->device);
     struct ahead ahead = {.threads = threads < AHEAD_THREADS_MAX ? threads : AHEAD_THREADS_MAX,
                           .context = stream,
-                          .next = piece_next,
+                          .next = load_piece_next,
                           .prepare = piece_prepare,
                           .use = piece_put};
     ahead.slots = ahead.threads + 2;
     if (stream->step < stream->end - stream->row)
         return ahead_run(&ahead, err);
-    while (piece_next(stream, 0))
+    while (load_piece_next(stream, 0))
         if (piece_prepare(stream, 0, err) != 0 || piece_put(stream, 0, err) != 0)
             return -1;
     return 0;
@@ -246,7 +247,7 @@ static bool scales_are_wanted(const struct area_loader *loader, const struct lay
 {
     uint64_t end = tensor->pack == PACK_NF4 ? tensor->absmax + 4 * nf4_blocks(values)
                                             : tensor->scales + 4 * nf4_scales(values);
-    return is_nf4(tensor) && range_touches(loader, at + tensor->absmax, at + end);
+    return load_is_nf4(tensor) && range_touches(loader, at + tensor->absmax, at + end);
 }
 
 static int scales_begin(struct area_loader *loader, const char *name, uint64_t values)
@@ -292,9 +293,9 @@ static int scales_put(const struct tensor_stream *stream)
     if ((t->unnested || t->pack == PACK_NF4_DOUBLE) && scales_nest(stream, blocks, scales) != 0)
         return -1;
     if (t->pack == PACK_NF4_DOUBLE)
-        return range_write(loader, at + t->absmax, loader->nested, blocks) != 0
+        return load_range_write(loader, at + t->absmax, loader->nested, blocks) != 0
                    ? -1
-                   : range_write(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
+                   : load_range_write(loader, at + t->scales, scales, 4 * nf4_scales(t->whole_rows * wide));
     if (t->unnested) {
         float map[DYNAMIC_MAP_SIZE];
         dynamic_map(true, map);
@@ -303,7 +304,7 @@ static int scales_put(const struct tensor_stream *stream)
     if (t->columns < wide)
         columns_gather(absmax, t->rows, wide / NF4_BLOCK * 4, t->column_begin / NF4_BLOCK * 4,
                        t->columns / NF4_BLOCK * 4);
-    return range_write(loader, at + t->absmax, absmax, 4 * own);
+    return load_range_write(loader, at + t->absmax, absmax, 4 * own);
 }
 
 /* --- tensors --- */
@@ -318,7 +319,7 @@ static int source_choose(struct tensor_stream *stream)
         return err_set(stream->loader->err, ERR_UNSUPPORTED, "tensor %s: its source has no packed weights",
                        stream->name);
     stream->nested = has == PACK_NF4_DOUBLE;
-    if (is_nf4(stream->tensor))
+    if (load_is_nf4(stream->tensor))
         stream->unchanged = has == PACK_NF4 || has == PACK_NF4_DOUBLE;
     else
         stream->unchanged = pack_from_file(kept) ||
@@ -335,7 +336,7 @@ static void pieces_free(struct area_loader *loader)
 }
 
 /* Allocate room for `values` values in each slot; pages become resident only when used. */
-static int pieces_reserve(struct area_loader *loader, const char *name, uint64_t values)
+static int load_pieces_reserve(struct area_loader *loader, const char *name, uint64_t values)
 {
     if (values <= loader->capacity)
         return 0;
@@ -359,7 +360,7 @@ static int tensor_load(struct area_loader *loader, const struct layer_tensor *te
                                    .at = tensor->at + tensor->stride * copy,
                                    .row = tensor->row_begin,
                                    .end = (uint64_t)tensor->row_begin + tensor->rows};
-    bool nf4 = is_nf4(tensor);
+    bool nf4 = load_is_nf4(tensor);
     /* NF4 blocks have 64 values, so a piece of 64 rows (or all rows) has whole blocks for any number of
      * columns. */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
@@ -370,7 +371,7 @@ static int tensor_load(struct area_loader *loader, const struct layer_tensor *te
         stream.end = tensor->whole_rows;
     }
     layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, stream.name);
-    if (source_choose(&stream) != 0 || pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
+    if (source_choose(&stream) != 0 || load_pieces_reserve(loader, stream.name, stream.step * columns) != 0 ||
         (nf4 && scales_begin(loader, stream.name, tensor->whole_rows * columns) != 0) ||
         pieces_load(&stream) != 0)
         return -1;
@@ -401,7 +402,7 @@ static int adapter_init(const struct area_loader *loader, const struct layer_ten
         if (row < tensor->rows && column < tensor->columns)
             values[kept++] = value;
     }
-    int status = range_write(loader, at, values, 4 * count);
+    int status = load_range_write(loader, at, values, 4 * count);
     free(values);
     return status;
 }
@@ -444,7 +445,8 @@ static int table_load(const struct area_loader *loader, const struct rope_config
                           : rope_frequencies(rope, width, positions, inverse, loader->err);
     for (uint32_t position = 0; position < positions && status == 0; position++) {
         rope_row(inverse, width, position, rope_scale(rope), loader->pieces[0].values);
-        status = range_write(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
+        status =
+            load_range_write(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
     }
     free(inverse);
     return status;
@@ -470,7 +472,7 @@ int loader_init(struct area_loader *loader, struct device *device, const struct 
 {
     *loader = (struct area_loader){
         .device = device, .config = options->config, .seed = options->seed, .source = source, .err = err};
-    if (pieces_reserve(loader, "the model", PIECE_VALUES) == 0)
+    if (load_pieces_reserve(loader, "the model", PIECE_VALUES) == 0)
         return 0;
     loader_fini(loader);
     return -1;

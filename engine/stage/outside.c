@@ -59,8 +59,8 @@ int stage_area_cuts(const struct stage_options *options, uint32_t block, enum bl
     return 0;
 }
 
-static int view_check(const struct device *device, uint32_t block, const char *what, uint64_t bytes,
-                      const struct area_view *view, struct err *err)
+static int outside_view_check(const struct device *device, uint32_t block, const char *what, uint64_t bytes,
+                              const struct area_view *view, struct err *err)
 {
     if (view->buffer && buffer_device(view->buffer) == device && view->at % 64 == 0 &&
         view->at <= buffer_bytes(view->buffer) && bytes <= buffer_bytes(view->buffer) - view->at)
@@ -87,7 +87,8 @@ static int range_load(struct device *device, const struct weight_source *source,
         return err_set(err, ERR_INVALID, "block %u: bytes %llu..%llu of an area of %llu", range->block,
                        (unsigned long long)range->begin, (unsigned long long)range->end,
                        (unsigned long long)bytes);
-    if (view_check(device, range->block, "these", range->end - range->begin, &range->view, err) != 0 ||
+    if (outside_view_check(device, range->block, "these", range->end - range->begin, &range->view, err) !=
+            0 ||
         loader_init(&loader, device, options, source, err) != 0)
         return -1;
     int status = area_load(&loader, tensors, range);
@@ -122,12 +123,14 @@ static int bind_check(const struct stage *stage, uint32_t block, const struct bl
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u keeps the %s values of block %u itself",
                        o->block_begin, o->block_end, frozen && !state->frozen_outside ? "frozen" : "trained",
                        block);
-    if ((frozen && view_check(stage->device, block, "its frozen values", state->tensors->frozen_bytes,
-                              &areas->frozen, err) != 0) ||
-        (areas->trained.buffer && view_check(stage->device, block, "its trained values",
-                                             state->tensors->trained_bytes, &areas->trained, err) != 0) ||
-        (areas->gradients.buffer && view_check(stage->device, block, "its gradients",
-                                               state->tensors->trained_bytes, &areas->gradients, err) != 0))
+    if ((frozen && outside_view_check(stage->device, block, "its frozen values", state->tensors->frozen_bytes,
+                                      &areas->frozen, err) != 0) ||
+        (areas->trained.buffer &&
+         outside_view_check(stage->device, block, "its trained values", state->tensors->trained_bytes,
+                            &areas->trained, err) != 0) ||
+        (areas->gradients.buffer &&
+         outside_view_check(stage->device, block, "its gradients", state->tensors->trained_bytes,
+                            &areas->gradients, err) != 0))
         return -1;
     return 0;
 }

@@ -18,7 +18,7 @@ static bool layer_is_part(const struct stage *stage, uint32_t block)
     return cut || apart;
 }
 
-static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
+static int pass_range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
 {
     const struct stage_options *o = &stage->options;
     for (uint32_t b = begin > 1 ? begin : 1; b < end && b <= stage->config.layers; b++)
@@ -326,7 +326,7 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
             err, ERR_UNSUPPORTED,
             "stage of blocks %u..%u: the load-balancing loss of a micro-batch that enters at block %u",
             stage->options.block_begin, stage->options.block_end, block_begin);
-    if (range_check(stage, block_begin, block_end, err) != 0 ||
+    if (pass_range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, &enters, tokens,
                        (first ? tail : 0) + beside_values(stage, block_begin, tokens, false), block_begin > 0,
                        "its input", err) != 0 ||
@@ -452,7 +452,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                            leaves = boundary_in(stage, block_begin, grad_out);
     if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
-    if (range_check(stage, block_begin, block_end, err) != 0 ||
+    if (pass_range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, &enters, tokens,
                        (last ? tail : 0) + beside_values(stage, block_end, tokens, true), needs,
                        "the gradient of its output", err) != 0 ||
@@ -482,7 +482,7 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
     if (pass_backward_check(stage, batch, saved, err) != 0)
         return -1;
-    if (range_check(stage, block_begin, block_end, err) != 0 ||
+    if (pass_range_check(stage, block_begin, block_end, err) != 0 ||
         blocks_bound(stage, block_begin, block_end, true, err) != 0) {
         slot_give(saved);
         return -1;

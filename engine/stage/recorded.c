@@ -4,7 +4,7 @@
 #include "engine/stage/recorded.h"
 
 /* One step of a hash of 64-bit words (the finaliser of splitmix64; Steele et al. 2014). */
-static uint64_t mix(uint64_t key, uint64_t word)
+static uint64_t recorded_mix(uint64_t key, uint64_t word)
 {
     uint64_t z = (key ^ word) + 0x9E3779B97F4A7C15ull;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
@@ -12,18 +12,18 @@ static uint64_t mix(uint64_t key, uint64_t word)
     return z ^ z >> 31;
 }
 
-static uint64_t mix_double(uint64_t key, double value)
+static uint64_t recorded_mix_double(uint64_t key, double value)
 {
     union {
         double value;
         uint64_t bits;
     } same = {.value = value};
-    return mix(key, same.bits);
+    return recorded_mix(key, same.bits);
 }
 
 static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t at)
 {
-    return !buffer ? mix(key, 0) : mix(mix(key, buffer_serial(buffer)), at);
+    return !buffer ? recorded_mix(key, 0) : recorded_mix(recorded_mix(key, buffer_serial(buffer)), at);
 }
 
 /* Hashes everything on which a pass's ops and operands depend. The stage's options are represented by the
@@ -34,18 +34,18 @@ static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range 
     const struct stage *stage = pass->stage;
     const struct saved *slot = pass->slot;
     uint64_t key = buffer_serial(stage->scalars);
-    key = mix(mix(mix(key, range->kind), range->begin), range->end);
+    key = recorded_mix(recorded_mix(recorded_mix(key, range->kind), range->begin), range->end);
     if (pass->padded) /* boundary tensors are copied outside the pass */
-        key = mix(mix(key, range->in != NULL), range->out != NULL);
+        key = recorded_mix(recorded_mix(key, range->in != NULL), range->out != NULL);
     else
         key = mix_buffer(mix_buffer(key, range->in, 0), range->out, 0);
-    key = mix_double(key, (double)stage->loss_scale);
+    key = recorded_mix_double(key, (double)stage->loss_scale);
     key = mix_buffer(key, slot->buffer, 0);
     if (range->kind == PASS_HEAD)
-        key = mix(mix(key, slot->labelled_padded), pass->padded ? 0 : slot->tokens);
+        key = recorded_mix(recorded_mix(key, slot->labelled_padded), pass->padded ? 0 : slot->tokens);
     else
-        key = mix(mix(key, pass->rows), pass->tokens);
-    key = mix_double(mix(key, pass->train), slot->router_scale);
+        key = recorded_mix(recorded_mix(key, pass->rows), pass->tokens);
+    key = recorded_mix_double(recorded_mix(key, pass->train), slot->router_scale);
     for (uint32_t b = stage->options.block_begin; b < stage->options.block_end; b++) {
         const struct block_state *block = stage_block(stage, b);
         key = mix_buffer(key, block->frozen, block->frozen_at);
@@ -55,7 +55,8 @@ static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range 
     return key;
 }
 
-static void run(struct op_queue *queue, uint64_t key, void (*queue_all)(void *context), void *context)
+static void recorded_run(struct op_queue *queue, uint64_t key, void (*queue_all)(void *context),
+                         void *context)
 {
     bool replayed, again;
     if (queue->failed)
@@ -91,11 +92,11 @@ void pass_run(struct stage_pass *pass, const struct pass_range *range,
               void (*queue_all)(struct stage_pass *pass, const struct pass_range *range))
 {
     struct pass_job x = {.pass = pass, .range = range, .queue_all = queue_all};
-    run(&pass->queue, pass_key(pass, range), pass_job_queue, &x);
+    recorded_run(&pass->queue, pass_key(pass, range), pass_job_queue, &x);
 }
 
 void sums_run(struct op_queue *queue, struct area_view sums, bool of_gradients,
               void (*queue_all)(void *context), void *context)
 {
-    run(queue, mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
+    recorded_run(queue, recorded_mix(mix_buffer(0, sums.buffer, sums.at), of_gradients), queue_all, context);
 }

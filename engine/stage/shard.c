@@ -46,8 +46,8 @@ struct shard {
 
 /* --- a shard's memory --- */
 
-static int range_check(const struct stage_options *options, const struct footprint *layout,
-                       const struct shard_range *range, struct err *err)
+static int shard_range_check(const struct stage_options *options, const struct footprint *layout,
+                             const struct shard_range *range, struct err *err)
 {
     if (range->block < options->block_begin || range->block >= options->block_end)
         return err_set(err, ERR_INVALID, "shard: block %u is not of blocks %u..%u", range->block,
@@ -71,7 +71,7 @@ int shard_memory_predict(const struct stage_options *options, uint32_t range_cou
     *out = (struct stage_memory){0};
     int status = owned_layout_create(options, &all, err);
     for (uint32_t i = 0; i < range_count && status == 0; i++) {
-        status = range_check(&all->options, &all->layout, &ranges[i], err);
+        status = shard_range_check(&all->options, &all->layout, &ranges[i], err);
         if (status == 0)
             footprint_shard_add(
                 &needs, &(struct footprint_alike){footprint_tensors(&all->layout, ranges[i].block), 1},
@@ -260,7 +260,7 @@ int shard_create(struct device *device, const struct weight_source *source,
     *out = NULL;
     int status = owned_layout_create(options, &own, err);
     for (uint32_t r = 0; r < range_count && status == 0; r++)
-        status = range_check(&own->options, &own->layout, &ranges[r], err);
+        status = shard_range_check(&own->options, &own->layout, &ranges[r], err);
     if (status == 0)
         status = shard_make(&(struct shard_plan){.device = device,
                                                  .options = &own->options,
@@ -308,7 +308,7 @@ struct area_view shard_gradients(const struct shard *shard, uint32_t range)
 
 /* --- a training step --- */
 
-static int train_check(const struct shard *shard, const char *what, struct err *err)
+static int shard_train_check(const struct shard *shard, const char *what, struct err *err)
 {
     if (shard->trains)
         return 0;
@@ -392,7 +392,7 @@ int shard_not_finite(struct shard *shard, const char **name, struct err *err)
 int shard_grad_square_sum_from(struct shard *shard, uint32_t from, double *sum, struct err *err)
 {
     *sum = 0;
-    if (train_check(shard, "gradients", err) != 0 || square_sums(shard, true, err) != 0)
+    if (shard_train_check(shard, "gradients", err) != 0 || square_sums(shard, true, err) != 0)
         return -1;
     const char *name = first_not_finite(shard);
     if (name) {
@@ -428,7 +428,7 @@ struct range_update {
     const struct step_constants *c;
 };
 
-static struct adamw_rule rule_of(const struct step_constants *c, double decay)
+static struct adamw_rule shard_rule_of(const struct step_constants *c, double decay)
 {
     return (struct adamw_rule){.learning_rate = c->update->learning_rate,
                                .beta1 = c->update->beta1,
@@ -444,7 +444,7 @@ static void adamw_queue(struct range_update *s, uint64_t at, uint64_t count, uin
 {
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW,
                                      .adamw = {.count = count,
-                                               .rule = rule_of(s->c, decay),
+                                               .rule = shard_rule_of(s->c, decay),
                                                .value = f32_at(s->range->values, at),
                                                .gradient = f32_at(s->range->gradients, at),
                                                .moment1 = f32_at(s->moments[0], moment),
@@ -461,7 +461,7 @@ static void adamw8_queue(struct range_update *s, const struct flat_piece *piece,
     uint64_t moment = piece->moment, absmax = piece->moment + piece->absmax;
     queue_op(&s->queue, &(struct op){.kind = OP_ADAMW8,
                                      .adamw8 = {.count = piece->count,
-                                                .rule = rule_of(s->c, decay),
+                                                .rule = shard_rule_of(s->c, decay),
                                                 .value = f32_at(s->range->values, piece->at),
                                                 .gradient = f32_at(s->range->gradients, piece->at),
                                                 .code1 = bytes_at(s->moments[0], moment),
@@ -514,7 +514,7 @@ static void moments_move(const struct shard *shard, struct range_update *s, bool
 
 int shard_update(struct shard *shard, const struct step_update *update, struct err *err)
 {
-    if (train_check(shard, "an update", err) != 0)
+    if (shard_train_check(shard, "an update", err) != 0)
         return -1;
     double step = (double)++shard->updates;
     struct step_constants constants = {.update = update,
@@ -582,8 +582,8 @@ struct state_place {
     uint64_t scales_at, scales_bytes; /* the scales of 8-bit moments, whose codes are at `at`; else 0 bytes */
 };
 
-static int state_find(const struct shard *shard, const struct shard_part *part, struct state_place *place,
-                      struct err *err)
+static int shard_state_find(const struct shard *shard, const struct shard_part *part,
+                            struct state_place *place, struct err *err)
 {
     if (part->piece >= shard->piece_count)
         return err_set(err, ERR_NOT_FOUND, "parameter %u of %u", part->piece, shard->piece_count);
@@ -643,7 +643,7 @@ static float *codes_alloc(const struct shard *shard, const struct shard_part *pa
 int shard_part_read(struct shard *shard, const struct shard_part *part, float *dst, struct err *err)
 {
     struct state_place place;
-    if (state_find(shard, part, &place, err) != 0)
+    if (shard_state_find(shard, part, &place, err) != 0)
         return -1;
     if (part->count == 0)
         return 0;
@@ -667,7 +667,7 @@ int shard_part_read(struct shard *shard, const struct shard_part *part, float *d
 int shard_part_write(struct shard *shard, const struct shard_part *part, const float *src, struct err *err)
 {
     struct state_place place;
-    if (state_find(shard, part, &place, err) != 0)
+    if (shard_state_find(shard, part, &place, err) != 0)
         return -1;
     /* gradients may be infinite; the norm reports that */
     for (uint64_t i = 0; i < part->count && part->state != STATE_GRADIENT; i++)
@@ -720,7 +720,7 @@ int shard_state_view(const struct shard *shard, uint32_t index, enum stage_state
     struct state_place place;
     if (state != STATE_VALUE && state != STATE_GRADIENT)
         return err_set(err, ERR_INTERNAL, "moments may be on the host or in codes");
-    if (state_find(shard, &part, &place, err) != 0)
+    if (shard_state_find(shard, &part, &place, err) != 0)
         return -1;
     *out = (struct area_view){place.buffer, place.at};
     return 0;

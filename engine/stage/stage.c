@@ -178,8 +178,8 @@ int stage_create_from(struct device *device, const struct weight_source *source,
     return 0;
 }
 
-static int model_read(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
-                      struct err *err)
+static int stage_model_read(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
+                            struct err *err)
 {
     struct model *model = context;
     const struct model_tensor *tensor = model_tensor_find(model, name);
@@ -241,7 +241,7 @@ static int model_read_nf4_nested(void *context, const char *name, uint8_t *codes
 
 struct weight_source stage_model_source(struct model *model)
 {
-    return (struct weight_source){.read = model_read,
+    return (struct weight_source){.read = stage_model_read,
                                   .read_packed = model_read_packed,
                                   .packing = model_packing,
                                   .read_nf4 = model_read_nf4,

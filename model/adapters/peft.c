@@ -61,7 +61,7 @@ static int check_shape(const struct safetensors_tensor *t, uint32_t rows, uint32
     return 0;
 }
 
-static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
+static int peft_check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
 {
     char other[PEFT_KEY_BYTES];
     const struct safetensors *weights = c->peft->weights;
@@ -116,11 +116,11 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     bool turned = tensor->what == ARCH_EMBEDDING; /* its inputs are tokens */
     snprintf(name, sizeof(name), "%s%s.%s", PEFT_PREFIX, module,
              turned ? "lora_embedding_A" : "lora_A.weight");
-    if (check_tensor(c, name, rank, tensor->shape[turned ? 0 : 1]) < 0)
+    if (peft_check_tensor(c, name, rank, tensor->shape[turned ? 0 : 1]) < 0)
         return -1;
     snprintf(name, sizeof(name), "%s%s.%s", PEFT_PREFIX, module,
              turned ? "lora_embedding_B" : "lora_B.weight");
-    return check_tensor(c, name, turned ? tensor->shape[1] : rows, rank);
+    return peft_check_tensor(c, name, turned ? tensor->shape[1] : rows, rank);
 }
 
 /* Finds a table under its key, or as peft saves it where it has an adapter: …base_layer.weight. */
@@ -137,7 +137,7 @@ static int check_table(struct peft_check *c, const struct model_config *model, c
                        bool *beside)
 {
     char original[128];
-    if (saved && check_tensor(c, key, model->vocab, model->hidden) < 0)
+    if (saved && peft_check_tensor(c, key, model->vocab, model->hidden) < 0)
         return -1;
     snprintf(original, sizeof(original), "%.*soriginal_module.weight", (int)(strlen(key) - strlen("weight")),
              key);
@@ -224,7 +224,7 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
 }
 
 /* Returns whether a key names a tensor that this adapter may have, or one that peft ignores. */
-static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
+static bool peft_is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
     static const char layers[] = "model.layers.";
     char name[PEFT_KEY_BYTES];
@@ -249,7 +249,7 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
 }
 
 /* Returns why a key is refused, and what to do. */
-static const char *why_unknown(const char *key)
+static const char *peft_why_unknown(const char *key)
 {
     if (strncmp(key, PEFT_PREFIX, strlen(PEFT_PREFIX)) != 0)
         return "peft's keys begin with base_model.model., and it passes over others; add that, or save the "
@@ -279,9 +279,9 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
     for (uint32_t i = 0; safetensors_count(p->weights) != check.found && i < safetensors_count(p->weights);
          i++) {
         const char *key = safetensors_at(p->weights, i)->name;
-        if (!is_known(p, model, key))
+        if (!peft_is_known(p, model, key))
             return err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%.120s\" has no place: %s", weights_name,
-                           key, why_unknown(key));
+                           key, peft_why_unknown(key));
     }
     if (check.missing.code != ERR_NONE) {
         *err = check.missing;
@@ -438,9 +438,9 @@ uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item
 }
 
 /* Writes both files into an existing folder, then opens them as a reader would. */
-static int write_files(const char *dir, const struct peft_config *config, const char *base_model,
-                       const struct model_config *model, const struct safetensors_item *items, uint32_t count,
-                       struct err *err)
+static int peft_write_files(const char *dir, const struct peft_config *config, const char *base_model,
+                            const struct model_config *model, const struct safetensors_item *items,
+                            uint32_t count, struct err *err)
 {
     static const struct safetensors_meta meta = {"format", "pt"};
     char path[PATH_BYTES];
@@ -487,7 +487,7 @@ int peft_write(const char *dir, const struct peft_config *config, const char *ba
     struct err ignored;
     if (file_folder_begin(dir, made, sizeof(made), err) < 0)
         return -1;
-    if (write_files(made, config, base_model, model, items, count, err) < 0 ||
+    if (peft_write_files(made, config, base_model, model, items, count, err) < 0 ||
         file_folder_end(made, dir, err) < 0) {
         file_remove_tree(made, &ignored);
         return -1;

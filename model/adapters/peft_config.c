@@ -140,7 +140,7 @@ static int check_words(const json_t *document, struct err *err)
 }
 
 /* Refuses the name "NaN": hub_json_parse() reads Python's NaN as this text, which names no module. */
-static int check_names(const json_t *document, struct err *err)
+static int peft_config_check_names(const json_t *document, struct err *err)
 {
     static const char *const keys[] = {"target_modules", "target_parameters", "exclude_modules"};
     for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
@@ -211,7 +211,7 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
         return err_set(err, ERR_UNSUPPORTED, "%s: peft_type: \"%s\" is not supported; only LORA is",
                        config_name, type);
     if (check_keys(document, err) < 0 || check_words(document, err) < 0 || check_ranks(document, err) < 0 ||
-        check_names(document, err) < 0)
+        peft_config_check_names(document, err) < 0)
         return -1;
     config->rank = 8; /* these are peft's defaults */
     config->alpha = 8;

@@ -114,7 +114,7 @@ static void joined_shape(const struct joined *j, uint64_t shape[2])
 }
 
 /* Returns the index in the joined tensor of value `at` of one expert's matrix. */
-static uint64_t place_of(const struct joined *j, uint32_t expert, uint64_t at)
+static uint64_t peft_experts_place_of(const struct joined *j, uint32_t expert, uint64_t at)
 {
     if (j->which == 'A')
         return (uint64_t)expert * j->rows * j->columns + at;
@@ -144,7 +144,8 @@ static void expert_key(const struct model_config *model, const struct joined *j,
 
 /* --- joining --- */
 
-static int part_read(const struct safetensors_item *item, size_t size, uint8_t *dst, struct err *err)
+static int peft_experts_part_read(const struct safetensors_item *item, size_t size, uint8_t *dst,
+                                  struct err *err)
 {
     if (!item->data)
         return item->fill(item->arg, 0, size, dst, err);
@@ -159,9 +160,9 @@ static int experts_gather(const struct joined *j, struct err *err)
     uint8_t *one = malloc((size_t)(count * width));
     int status = one ? cache_room(j, width, err) : err_set(err, ERR_NOMEM, "no memory for an expert");
     for (uint32_t e = 0; status == 0 && e < j->all->experts; e++) {
-        status = part_read(&j->parts[e], (size_t)(count * width), one, err);
+        status = peft_experts_part_read(&j->parts[e], (size_t)(count * width), one, err);
         for (uint64_t i = 0; status == 0 && i < count; i++)
-            memcpy(j->all->cache + place_of(j, e, i) * width, one + i * width, (size_t)width);
+            memcpy(j->all->cache + peft_experts_place_of(j, e, i) * width, one + i * width, (size_t)width);
     }
     free(one);
     j->all->cached = status == 0 ? j : NULL;
@@ -177,7 +178,7 @@ static int joined_fill(void *arg, uint64_t offset, size_t size, void *dst, struc
     return 0;
 }
 
-static int items_by_name(const void *a, const void *b)
+static int peft_experts_items_by_name(const void *a, const void *b)
 {
     return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
 }
@@ -193,7 +194,8 @@ static int parts_take(const struct model_config *model, struct joined *j, struct
         char key[PEFT_KEY_BYTES];
         const struct safetensors_item wanted = {.name = key};
         expert_key(model, j, e, key);
-        struct safetensors_item *item = bsearch(&wanted, items, count, sizeof(*items), items_by_name);
+        struct safetensors_item *item =
+            bsearch(&wanted, items, count, sizeof(*items), peft_experts_items_by_name);
         if (!item || item->rank != 2 || item->shape[0] != j->rows || item->shape[1] != j->columns ||
             (e > 0 && item->type != j->parts[0].type))
             return err_set(err, ERR_INVALID, "the tensor \"%s\" is missing, or not %u x %u", key, j->rows,
@@ -212,7 +214,7 @@ int peft_experts_join(const struct model_config *model, const struct lora_sites 
         return -1;
     uint32_t kept = 0;
     if (*count > 0)
-        qsort(items, *count, sizeof(*items), items_by_name);
+        qsort(items, *count, sizeof(*items), peft_experts_items_by_name);
     for (uint32_t i = 0; *experts && i < (*experts)->joined_count; i++)
         if (parts_take(model, &(*experts)->joined[i], items, *count, err) < 0) {
             peft_experts_close(*experts);
@@ -231,13 +233,13 @@ int peft_experts_join(const struct model_config *model, const struct lora_sites 
         joined_shape(j, items[kept++].shape);
     }
     *count = kept;
-    qsort(items, kept, sizeof(*items), items_by_name);
+    qsort(items, kept, sizeof(*items), peft_experts_items_by_name);
     return 0;
 }
 
 /* --- splitting --- */
 
-static int part_fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
+static int peft_experts_part_fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
 {
     struct peft_part *part = arg;
     struct joined *j = part->joined;
@@ -252,7 +254,8 @@ static int part_fill(void *arg, uint64_t offset, size_t size, void *dst, struct 
         all->cached = j;
     }
     for (uint64_t i = 0; i < size / width; i++)
-        memcpy((uint8_t *)dst + i * width, all->cache + place_of(j, part->expert, offset / width + i) * width,
+        memcpy((uint8_t *)dst + i * width,
+               all->cache + peft_experts_place_of(j, part->expert, offset / width + i) * width,
                (size_t)width);
     return 0;
 }
@@ -285,7 +288,7 @@ static void parts_add(struct peft_experts *all, const struct model_config *model
         struct safetensors_item *item = &all->items[*count];
         *part = (struct peft_part){.all = all, .joined = j, .expert = e, .stored = t};
         *item = (struct safetensors_item){
-            .name = t->name, .type = t->type, .rank = t->rank, .fill = part_fill, .arg = part};
+            .name = t->name, .type = t->type, .rank = t->rank, .fill = peft_experts_part_fill, .arg = part};
         memcpy(item->shape, t->shape, sizeof(item->shape));
         if (!j)
             continue;

@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b)
+static int by_name_compare(const void *a, const void *b)
 {
     return strcmp(((const struct by_name *)a)->name, ((const struct by_name *)b)->name);
 }
 
 void by_name_sort(struct by_name *names, uint32_t count)
 {
-    qsort(names, count, sizeof(*names), compare);
+    qsort(names, count, sizeof(*names), by_name_compare);
 }
 
 int by_name_unique(const struct by_name *names, uint32_t count, const char *format, const char *what,
@@ -27,6 +27,6 @@ int by_name_unique(const struct by_name *names, uint32_t count, const char *form
 uint32_t by_name_find(const struct by_name *names, uint32_t count, const char *name)
 {
     const struct by_name wanted = {.name = name};
-    const struct by_name *found = bsearch(&wanted, names, count, sizeof(*names), compare);
+    const struct by_name *found = bsearch(&wanted, names, count, sizeof(*names), by_name_compare);
     return found ? found->index : UINT32_MAX;
 }

@@ -196,7 +196,7 @@ static int compare_used(const void *a, const void *b)
 
 /* Makes room for 'size' more bytes while the lock is held; *used becomes the bytes that remain. A tenth of
  * the limit is freed at once, so that a full cache does not list its folder for every chunk. */
-static bool make_room(const struct chunk_cache *c, uint64_t size, uint64_t *used)
+static bool chunk_cache_make_room(const struct chunk_cache *c, uint64_t size, uint64_t *used)
 {
     struct listing list = {0};
     bool ok = listing_fill(c, &list);
@@ -247,7 +247,8 @@ bool chunk_cache_put(struct chunk_cache *cache, const uint8_t hash[32], const vo
         return false;
     bool ok = access(path, F_OK) == 0;
     if (!ok) {
-        ok = (usage_read(cache, &used) && used + size <= cache->limit) || make_room(cache, size, &used);
+        ok = (usage_read(cache, &used) && used + size <= cache->limit) ||
+             chunk_cache_make_room(cache, size, &used);
         /* The chunk is counted before it is written: a process that dies in between leaves a count that is
          * too high, never too low. */
         ok = ok && usage_write(cache, used + size) && write_chunk(path, data, size);

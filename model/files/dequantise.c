@@ -7,7 +7,7 @@
 
 #include "model/files/gguf.h"
 
-static uint16_t load16(const uint8_t *p)
+static uint16_t dequantise_load16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -33,7 +33,7 @@ static float half_float(uint16_t h)
 
 static void block_q4_0(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p));
+    float d = half_float(dequantise_load16(p));
     for (int j = 0; j < 16; j++) {
         y[j] = (float)((p[2 + j] & 15) - 8) * d;
         y[j + 16] = (float)((p[2 + j] >> 4) - 8) * d;
@@ -42,7 +42,7 @@ static void block_q4_0(const uint8_t *restrict p, float *restrict y)
 
 static void block_q4_1(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p)), m = half_float(load16(p + 2));
+    float d = half_float(dequantise_load16(p)), m = half_float(dequantise_load16(p + 2));
     for (int j = 0; j < 16; j++) {
         y[j] = (float)(p[4 + j] & 15) * d + m;
         y[j + 16] = (float)(p[4 + j] >> 4) * d + m;
@@ -56,7 +56,7 @@ static int fifth_bit(const uint8_t *qh, int j)
 
 static void block_q5_0(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p));
+    float d = half_float(dequantise_load16(p));
     for (int j = 0; j < 16; j++) {
         y[j] = (float)(((p[6 + j] & 15) | fifth_bit(p + 2, j)) - 16) * d;
         y[j + 16] = (float)(((p[6 + j] >> 4) | fifth_bit(p + 2, j + 16)) - 16) * d;
@@ -65,7 +65,7 @@ static void block_q5_0(const uint8_t *restrict p, float *restrict y)
 
 static void block_q5_1(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p)), m = half_float(load16(p + 2));
+    float d = half_float(dequantise_load16(p)), m = half_float(dequantise_load16(p + 2));
     for (int j = 0; j < 16; j++) {
         y[j] = (float)((p[8 + j] & 15) | fifth_bit(p + 4, j)) * d + m;
         y[j + 16] = (float)((p[8 + j] >> 4) | fifth_bit(p + 4, j + 16)) * d + m;
@@ -86,7 +86,7 @@ static void block_mxfp4(const uint8_t *restrict p, float *restrict y)
 
 static void block_q8_0(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p));
+    float d = half_float(dequantise_load16(p));
     for (int j = 0; j < 32; j++)
         y[j] = (float)(int8_t)p[2 + j] * d;
 }
@@ -108,7 +108,7 @@ static void scale_min(int j, const uint8_t *q, uint8_t *scale, uint8_t *min)
 static void block_k45(const uint8_t *restrict p, const uint8_t *restrict qh, const uint8_t *restrict qs,
                       float *restrict y)
 {
-    float d = half_float(load16(p)), dmin = half_float(load16(p + 2));
+    float d = half_float(dequantise_load16(p)), dmin = half_float(dequantise_load16(p + 2));
     for (int j = 0; j < 8; j++) {
         uint8_t scale, min;
         scale_min(j, p + 4, &scale, &min);
@@ -136,7 +136,7 @@ static void block_q5_k(const uint8_t *restrict p, float *restrict y)
 /* Converts a block of Q6_K: ql[128] (low nibbles), qh[64] (high pairs of bits), scales[16] (signed), d. */
 static void block_q6_k(const uint8_t *restrict p, float *restrict y)
 {
-    float d = half_float(load16(p + 208));
+    float d = half_float(dequantise_load16(p + 208));
     const uint8_t *scales = p + 192;
     for (int run = 0; run < 16; run++) { /* each run has 16 values under one scale */
         int half = run / 8, k = run / 2 % 4, first = 16 * (run % 2);
@@ -156,12 +156,12 @@ static void plain_f32(const uint8_t *restrict p, float *restrict y)
 
 static void plain_f16(const uint8_t *restrict p, float *restrict y)
 {
-    *y = half_float(load16(p));
+    *y = half_float(dequantise_load16(p));
 }
 
 static void plain_bf16(const uint8_t *restrict p, float *restrict y)
 {
-    *y = bits_float((uint32_t)load16(p) << 16);
+    *y = bits_float((uint32_t)dequantise_load16(p) << 16);
 }
 
 static void plain_f64(const uint8_t *restrict p, float *restrict y)

@@ -68,7 +68,7 @@ static void fetch_destroy(void *self)
     free(f);
 }
 
-static size_t chunk_size(const struct fetched_file *file, uint32_t chunk)
+static size_t fetch_chunk_size(const struct fetched_file *file, uint32_t chunk)
 {
     uint64_t left = file->manifest.size - (uint64_t)chunk * MANIFEST_CHUNK_BYTES;
     return left < MANIFEST_CHUNK_BYTES ? (size_t)left : MANIFEST_CHUNK_BYTES;
@@ -107,7 +107,7 @@ static bool load_cached(struct fetch *f, const struct fetched_file *file, uint32
     return false;
 }
 
-static bool is_stopped(const void *arg)
+static bool files_is_stopped(const void *arg)
 {
     const struct fetch *f = arg;
     return f->stop && atomic_load(f->stop);
@@ -117,7 +117,7 @@ static bool is_stopped(const void *arg)
 static int get_patiently(struct fetch *f, const char *path, uint64_t offset, uint64_t size, uint64_t limit,
                          struct buf *out, struct err *err)
 {
-    struct retry retry = {.patience_ns = f->patience_ns, .stopped = is_stopped, .arg = f};
+    struct retry retry = {.patience_ns = f->patience_ns, .stopped = files_is_stopped, .arg = f};
     size_t before = out->size;
     retry_moved(&retry);
     while (f->transport.get(f->transport.self, path, offset, size, limit, out, err) < 0) {
@@ -186,7 +186,7 @@ static int need_chunk(struct fetch *f, uint32_t file, uint32_t chunk, const stru
             oldest = r;
     }
     const struct fetched_file *from = &f->files[file];
-    size_t size = chunk_size(from, chunk);
+    size_t size = fetch_chunk_size(from, chunk);
     if (!oldest->data)
         oldest->data = malloc(MANIFEST_CHUNK_BYTES);
     if (!oldest->data)
@@ -296,8 +296,8 @@ out:
     return status;
 }
 
-static int fill(struct fetch *f, const struct fetch_options *options, struct model_file *files,
-                struct err *err)
+static int fetch_fill(struct fetch *f, const struct fetch_options *options, struct model_file *files,
+                      struct err *err)
 {
     f->resident_count = options->resident_chunks ? options->resident_chunks : RESIDENT_DEFAULT;
     if (f->resident_count > RESIDENT_MAX)
@@ -350,7 +350,7 @@ int model_source_open_fetched(const struct fetch_options *options, struct fetch_
         err_set(err, ERR_NOMEM, "no memory for %u files", options->file_count);
         goto fail;
     }
-    if (fill(f, options, files, err) < 0)
+    if (fetch_fill(f, options, files, err) < 0)
         goto fail;
     int status = model_source_create(&fetch_ops, f, files, options->file_count, source, err);
     free(files);

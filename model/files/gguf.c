@@ -130,7 +130,7 @@ static uint64_t load(const uint8_t *p, unsigned bytes)
     return v;
 }
 
-static bool take(struct cursor *c, unsigned bytes, uint64_t *value, const char *what)
+static bool gguf_take(struct cursor *c, unsigned bytes, uint64_t *value, const char *what)
 {
     if (!has_bytes(c, bytes, what))
         return false;
@@ -143,7 +143,7 @@ static bool take(struct cursor *c, unsigned bytes, uint64_t *value, const char *
 static bool take_name(struct cursor *c, size_t most, char *out, size_t *length, const char *what)
 {
     uint64_t n;
-    if (!take(c, 8, &n, what))
+    if (!gguf_take(c, 8, &n, what))
         return false;
     if (n == 0 || n > most) {
         err_set(c->err, ERR_CORRUPT, "gguf: %s at byte %zu has %llu bytes; 1..%zu are allowed", what,
@@ -166,7 +166,7 @@ static bool take_name(struct cursor *c, size_t most, char *out, size_t *length, 
 static bool skip_string(struct cursor *c, const char *key)
 {
     uint64_t n;
-    if (!take(c, 8, &n, key) || !has_bytes(c, n, key))
+    if (!gguf_take(c, 8, &n, key) || !has_bytes(c, n, key))
         return false;
     c->at += (size_t)n;
     return true;
@@ -175,7 +175,7 @@ static bool skip_string(struct cursor *c, const char *key)
 static bool parse_array(struct cursor *c, struct entry *e)
 {
     uint64_t element, count, bytes;
-    if (!take(c, 4, &element, e->key) || !take(c, 8, &count, e->key))
+    if (!gguf_take(c, 4, &element, e->key) || !gguf_take(c, 8, &count, e->key))
         return false;
     if (element >= V_COUNT || element == V_ARRAY) {
         err_set(c->err, ERR_CORRUPT, "gguf: %.200s: an array of elements of type %llu", e->key,
@@ -225,7 +225,7 @@ static bool parse_entry(struct cursor *c, struct entry *e)
         return false;
     }
     memcpy(e->key, key, length + 1);
-    if (!take(c, 4, &type, e->key))
+    if (!gguf_take(c, 4, &type, e->key))
         return false;
     if (type >= V_COUNT) {
         err_set(c->err, ERR_CORRUPT, "gguf: %.200s: a value of type %llu", e->key, (unsigned long long)type);
@@ -252,24 +252,25 @@ static bool refuse_tensor(struct cursor *c, const struct gguf_tensor *t, const c
 
 /* Reads one tensor info. Its offset counts from the beginning of the data until layout() makes it an offset
  * in the file. */
-static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
+static bool gguf_parse_tensor(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t rank, type, n;
     size_t length;
-    if (!take_name(c, NAME_BYTES_MAX, t->name, &length, "a tensor's name") || !take(c, 4, &rank, t->name))
+    if (!take_name(c, NAME_BYTES_MAX, t->name, &length, "a tensor's name") ||
+        !gguf_take(c, 4, &rank, t->name))
         return false;
     if (rank < 1 || rank > GGUF_DIMS_MAX)
         return refuse_tensor(c, t, "not 1 to 4 dimensions");
     t->rank = (uint32_t)rank;
     uint64_t elements = 1;
     for (uint32_t i = 0; i < t->rank; i++) {
-        if (!take(c, 8, &n, t->name))
+        if (!gguf_take(c, 8, &n, t->name))
             return false;
         t->shape[t->rank - 1 - i] = n;
         if (n == 0 || __builtin_mul_overflow(elements, n, &elements) || elements > (uint64_t)1 << 50)
             return refuse_tensor(c, t, "the shape is empty or overflows");
     }
-    if (!take(c, 4, &type, t->name) || !take(c, 8, &t->offset, t->name))
+    if (!gguf_take(c, 4, &type, t->name) || !gguf_take(c, 8, &t->offset, t->name))
         return false;
     size_t known = sizeof(ggml_types) / sizeof(ggml_types[0]);
     if (type >= known || ggml_types[type].type < 0) {
@@ -288,7 +289,7 @@ static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
     return true;
 }
 
-static int index_names(struct gguf *g, struct err *err)
+static int gguf_index_names(struct gguf *g, struct err *err)
 {
     g->by_key = calloc(g->entry_count ? g->entry_count : 1, sizeof(*g->by_key));
     g->by_name = calloc(g->tensor_count ? g->tensor_count : 1, sizeof(*g->by_name));
@@ -306,7 +307,7 @@ static int index_names(struct gguf *g, struct err *err)
     return by_name_unique(g->by_name, g->tensor_count, "gguf", "tensor", err);
 }
 
-static int compare_offset(const void *a, const void *b)
+static int gguf_compare_offset(const void *a, const void *b)
 {
     const struct gguf_tensor *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
@@ -325,7 +326,7 @@ static bool layout(struct gguf *g, struct cursor *c)
     }
     uint64_t mask = (uint64_t)alignment - 1, begin = ((uint64_t)c->at + mask) & ~mask;
     uint64_t room = begin <= c->file_size ? c->file_size - begin : 0, at = 0;
-    qsort(g->tensors, g->tensor_count, sizeof(*g->tensors), compare_offset);
+    qsort(g->tensors, g->tensor_count, sizeof(*g->tensors), gguf_compare_offset);
     for (uint32_t i = 0; i < g->tensor_count; i++) {
         struct gguf_tensor *t = &g->tensors[i];
         if (t->offset & mask)
@@ -361,14 +362,14 @@ static bool parse_counts(struct gguf *g, struct cursor *c)
         return false;
     }
     c->at = 4;
-    if (!take(c, 4, &version, "the version"))
+    if (!gguf_take(c, 4, &version, "the version"))
         return false;
     if (version != 2 && version != 3) {
         err_set(c->err, ERR_UNSUPPORTED, "gguf: version %llu%s is not read; 2 and 3 (little-endian) are",
                 (unsigned long long)version, version >= 1 << 24 ? " (big-endian?)" : "");
         return false;
     }
-    if (!take(c, 8, &tensors, "the tensor count") || !take(c, 8, &entries, "the metadata count"))
+    if (!gguf_take(c, 8, &tensors, "the tensor count") || !gguf_take(c, 8, &entries, "the metadata count"))
         return false;
     /* A tensor info takes at least 33 bytes and a metadata entry at least 14. */
     if (tensors > GGUF_TENSORS_MAX || tensors > c->file_size / 33 || entries > GGUF_KEYS_MAX ||
@@ -408,25 +409,25 @@ static void clear(struct gguf *g)
     g->entry_count = g->tensor_count = 0;
 }
 
-static enum outcome parse(struct gguf *g, uint64_t file_size, struct err *err)
+static enum outcome gguf_parse(struct gguf *g, uint64_t file_size, struct err *err)
 {
     struct cursor c = {.data = g->data, .size = g->size, .file_size = file_size, .err = err};
     bool ok = parse_counts(g, &c);
     for (uint32_t i = 0; ok && i < g->entry_count; i++)
         ok = parse_entry(&c, &g->entries[i]);
     for (uint32_t i = 0; ok && i < g->tensor_count; i++)
-        ok = parse_tensor(&c, &g->tensors[i]);
+        ok = gguf_parse_tensor(&c, &g->tensors[i]);
     if (!ok && c.short_of_bytes)
         return NEEDS_MORE;
     /* layout() looks up a key to find the alignment, so the names are indexed first; it also sorts the
      * tensors by offset, which moves them. */
-    ok = ok && index_names(g, err) == 0 && layout(g, &c) && check_split(g, err);
+    ok = ok && gguf_index_names(g, err) == 0 && layout(g, &c) && check_split(g, err);
     if (!ok)
         return FAILED;
     free(g->by_key);
     free(g->by_name);
     g->by_key = g->by_name = NULL;
-    return index_names(g, err) == 0 ? PARSED : FAILED;
+    return gguf_index_names(g, err) == 0 ? PARSED : FAILED;
 }
 
 static int read_header(struct model_source *source, uint32_t file, struct gguf *g, struct err *err)
@@ -443,7 +444,7 @@ static int read_header(struct model_source *source, uint32_t file, struct gguf *
         if (model_source_read(source, file, g->size, size - g->size, g->data + g->size, err) < 0)
             return -1;
         g->size = size;
-        enum outcome outcome = parse(g, file_size, err);
+        enum outcome outcome = gguf_parse(g, file_size, err);
         if (outcome == PARSED)
             return 0;
         clear(g);
@@ -498,13 +499,13 @@ const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *
     return gguf_tensor_at(gguf, by_name_find(gguf->by_name, gguf->tensor_count, name));
 }
 
-static const struct entry *find(const struct gguf *g, const char *key)
+static const struct entry *gguf_find(const struct gguf *g, const char *key)
 {
     uint32_t at = by_name_find(g->by_key, g->entry_count, key);
     return at < g->entry_count ? &g->entries[at] : NULL;
 }
 
-static enum gguf_kind kind_of(uint8_t type)
+static enum gguf_kind gguf_kind_of(uint8_t type)
 {
     static const uint8_t kinds[V_COUNT] = {GGUF_UINT, GGUF_INT,   GGUF_UINT, GGUF_INT,    GGUF_UINT,
                                            GGUF_INT,  GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY,
@@ -514,14 +515,14 @@ static enum gguf_kind kind_of(uint8_t type)
 
 enum gguf_kind gguf_kind(const struct gguf *gguf, const char *key)
 {
-    const struct entry *e = find(gguf, key);
-    return e ? kind_of(e->type) : GGUF_NONE;
+    const struct entry *e = gguf_find(gguf, key);
+    return e ? gguf_kind_of(e->type) : GGUF_NONE;
 }
 
 static bool value_i64(const uint8_t *p, uint8_t type, int64_t *value)
 {
     unsigned bytes = value_bytes[type];
-    enum gguf_kind kind = kind_of(type);
+    enum gguf_kind kind = gguf_kind_of(type);
     if (kind != GGUF_UINT && kind != GGUF_INT)
         return false;
     uint64_t v = load(p, bytes);
@@ -557,19 +558,19 @@ static bool value_f64(const uint8_t *p, uint8_t type, double *value)
 
 bool gguf_i64(const struct gguf *gguf, const char *key, int64_t *value)
 {
-    const struct entry *e = find(gguf, key);
+    const struct entry *e = gguf_find(gguf, key);
     return e && e->type != V_STRING && e->type != V_ARRAY && value_i64(gguf->data + e->at, e->type, value);
 }
 
 bool gguf_f64(const struct gguf *gguf, const char *key, double *value)
 {
-    const struct entry *e = find(gguf, key);
+    const struct entry *e = gguf_find(gguf, key);
     return e && e->type != V_STRING && e->type != V_ARRAY && value_f64(gguf->data + e->at, e->type, value);
 }
 
 bool gguf_bool(const struct gguf *gguf, const char *key, bool *value)
 {
-    const struct entry *e = find(gguf, key);
+    const struct entry *e = gguf_find(gguf, key);
     if (!e || e->type != V_BOOL)
         return false;
     *value = gguf->data[e->at] != 0;
@@ -584,7 +585,7 @@ static void text_at(const struct gguf *g, size_t at, const char **text, size_t *
 
 bool gguf_string(const struct gguf *gguf, const char *key, const char **text, size_t *size)
 {
-    const struct entry *e = find(gguf, key);
+    const struct entry *e = gguf_find(gguf, key);
     if (!e || e->type != V_STRING)
         return false;
     text_at(gguf, e->at, text, size);
@@ -593,17 +594,17 @@ bool gguf_string(const struct gguf *gguf, const char *key, const char **text, si
 
 bool gguf_array(const struct gguf *gguf, const char *key, enum gguf_kind *kind, uint64_t *count)
 {
-    const struct entry *e = find(gguf, key);
+    const struct entry *e = gguf_find(gguf, key);
     if (!e || e->type != V_ARRAY)
         return false;
-    *kind = kind_of(e->element);
+    *kind = gguf_kind_of(e->element);
     *count = e->count;
     return true;
 }
 
 static const struct entry *element(const struct gguf *g, const char *key, uint64_t index)
 {
-    const struct entry *e = find(g, key);
+    const struct entry *e = gguf_find(g, key);
     return e && e->type == V_ARRAY && index < e->count ? e : NULL;
 }
 

@@ -13,7 +13,7 @@ enum {
 
 static const char largest[] = "1.7976931348623157e308";
 
-static bool is_digit(char c)
+static bool hub_json_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -33,13 +33,13 @@ static size_t word_length(const char *text, size_t size)
 {
     size_t i = 0;
     while (i < size &&
-           (is_digit(text[i]) || (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') ||
-            text[i] == '-' || text[i] == '+' || text[i] == '.'))
+           (hub_json_is_digit(text[i]) || (text[i] >= 'a' && text[i] <= 'z') ||
+            (text[i] >= 'A' && text[i] <= 'Z') || text[i] == '-' || text[i] == '+' || text[i] == '.'))
         i++;
     return i ? i : 1;
 }
 
-static bool word_is(const char *word, size_t size, const char *other)
+static bool hub_json_word_is(const char *word, size_t size, const char *other)
 {
     return size == strlen(other) && memcmp(word, other, size) == 0;
 }
@@ -47,15 +47,15 @@ static bool word_is(const char *word, size_t size, const char *other)
 /* Returns the JSON text that replaces a word that only Python writes, or NULL when the word stays. */
 static const char *word_instead(const char *word, size_t size)
 {
-    if (word_is(word, size, "NaN"))
+    if (hub_json_word_is(word, size, "NaN"))
         return "\"NaN\"";
-    if (word_is(word, size, "Infinity"))
+    if (hub_json_word_is(word, size, "Infinity"))
         return largest;
-    if (word_is(word, size, "-Infinity"))
+    if (hub_json_word_is(word, size, "-Infinity"))
         return "-1.7976931348623157e308";
     size_t sign = word[0] == '-';
     for (size_t i = sign; i < size; i++)
-        if (!is_digit(word[i]))
+        if (!hub_json_is_digit(word[i]))
             return NULL;
     if (size - sign > DIGITS_DOUBLE)
         return sign ? "-1.7976931348623157e308" : largest;
@@ -66,7 +66,7 @@ static bool is_long_integer(const char *word, size_t size)
 {
     size_t sign = word[0] == '-';
     for (size_t i = sign; i < size; i++)
-        if (!is_digit(word[i]))
+        if (!hub_json_is_digit(word[i]))
             return false;
     if (size - sign <= DIGITS_EXACT)
         return false;
@@ -75,7 +75,7 @@ static bool is_long_integer(const char *word, size_t size)
 }
 
 /* Returns the value of the escape "\\uXXXX" that begins at text[0], or -1 when none begins there. */
-static int escaped(const char *text, size_t size)
+static int hub_json_escaped(const char *text, size_t size)
 {
     int value = 0;
     if (size < 6 || text[0] != '\\' || text[1] != 'u')
@@ -95,8 +95,8 @@ static int string_replace(const char *quoted, size_t size, struct buf *out, stru
 {
     size_t done = 0;
     for (size_t i = 0, n; i < size; i += n) {
-        int code = escaped(quoted + i, size - i);
-        int next = code >= 0xd800 && code < 0xdc00 ? escaped(quoted + i + 6, size - i - 6) : -1;
+        int code = hub_json_escaped(quoted + i, size - i);
+        int next = code >= 0xd800 && code < 0xdc00 ? hub_json_escaped(quoted + i + 6, size - i - 6) : -1;
         n = code < 0 ? (quoted[i] == '\\' ? 2 : 1) : next >= 0xdc00 && next < 0xe000 ? 12 : 6;
         if (n != 6 || (code != 0 && (code < 0xd800 || code >= 0xe000)))
             continue;
@@ -133,7 +133,7 @@ static int text_replace(const char *text, size_t size, bool any_text, struct buf
     return done ? buf_append(out, text + done, size - done, err) : 0;
 }
 
-static json_t *parse(const char *text, size_t size, unsigned depth_max, bool any_text, struct err *err)
+static json_t *files_parse(const char *text, size_t size, unsigned depth_max, bool any_text, struct err *err)
 {
     struct buf copy = {.limit = 3 * size + 64};
     json_t *value = NULL;
@@ -150,10 +150,10 @@ static json_t *parse(const char *text, size_t size, unsigned depth_max, bool any
 
 json_t *hub_json_parse(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
-    return parse(text, size, depth_max, false, err);
+    return files_parse(text, size, depth_max, false, err);
 }
 
 json_t *hub_json_parse_settings(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
-    return parse(text, size, depth_max, true, err);
+    return files_parse(text, size, depth_max, true, err);
 }

@@ -35,7 +35,7 @@ static void bounds_init(float bounds[BOUNDS])
         bounds[c] = (nf4_table[c] + nf4_table[c + 1]) / 2.0f;
 }
 
-static float largest(const float *x, uint64_t n)
+static float nf4_largest(const float *x, uint64_t n)
 {
     float max = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -55,7 +55,7 @@ static void quantise_rest(const float *bounds, const float *values, uint64_t cou
 {
     float scaled[NF4_BLOCK] = {0};
     uint8_t all[NF4_BLOCK / 2];
-    *absmax = fmaxf(largest(values, count), 1e-38f);
+    *absmax = fmaxf(nf4_largest(values, count), 1e-38f);
     for (uint64_t i = 0; i < count; i++)
         scaled[i] = clamped(values[i] / *absmax);
     codes_of_block(bounds, scaled, 1.0f, all);
@@ -150,7 +150,7 @@ void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scale
         float rest[NF4_NESTED_BLOCK];
         for (uint64_t i = 0; i < n; i++)
             rest[i] = absmax[begin + i] - mean;
-        float max = largest(rest, n), inverse = 1.0f / max;
+        float max = nf4_largest(rest, n), inverse = 1.0f / max;
         *scales++ = max;
         if (max == 0.0f)
             memset(codes + begin, 0, n);

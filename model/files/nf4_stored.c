@@ -16,7 +16,7 @@ const char *const nf4_suffixes[NF4_PARTS] = {[NF4_ABSMAX] = ".absmax",
                                              [NF4_NESTED_MAP] = ".nested_quant_map",
                                              [NF4_STATE] = ".quant_state.bitsandbytes__nf4"};
 
-static uint64_t values_of(const struct nf4_places *places)
+static uint64_t nf4_stored_values_of(const struct nf4_places *places)
 {
     return places->rows * places->columns;
 }
@@ -50,8 +50,8 @@ int nf4_stored_shape(struct nf4_places *places, uint64_t rows, uint64_t columns,
     return 0;
 }
 
-static int part_read(struct model_source *source, const struct nf4_place *place, uint64_t at, uint64_t size,
-                     void *dst, struct err *err)
+static int nf4_stored_part_read(struct model_source *source, const struct nf4_place *place, uint64_t at,
+                                uint64_t size, void *dst, struct err *err)
 {
     return model_source_read(source, place->file, place->offset + at, (size_t)size, dst, err);
 }
@@ -60,13 +60,13 @@ static int part_read(struct model_source *source, const struct nf4_place *place,
 static int maps_check(struct model_source *source, const struct nf4_places *places, struct err *err)
 {
     float map[DYNAMIC_MAP_SIZE], want[DYNAMIC_MAP_SIZE];
-    if (part_read(source, &places->parts[NF4_MAP], 0, sizeof(nf4_table), map, err) < 0)
+    if (nf4_stored_part_read(source, &places->parts[NF4_MAP], 0, sizeof(nf4_table), map, err) < 0)
         return -1;
     if (memcmp(map, nf4_table, sizeof(nf4_table)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "NF4: quant_map is not the table of NF4");
     if (!nf4_stored_nested(places))
         return 0;
-    if (part_read(source, &places->parts[NF4_NESTED_MAP], 0, sizeof(map), map, err) < 0)
+    if (nf4_stored_part_read(source, &places->parts[NF4_NESTED_MAP], 0, sizeof(map), map, err) < 0)
         return -1;
     dynamic_map(true, want);
     if (memcmp(map, want, sizeof(map)) != 0)
@@ -97,12 +97,13 @@ static int state_check(const json_t *state, const struct nf4_places *places, flo
 }
 
 /* Checks the JSON state of a tensor and returns the offset of its scales. */
-static int state_read(struct model_source *source, const struct nf4_places *places, float *offset,
-                      struct err *err)
+static int nf4_stored_state_read(struct model_source *source, const struct nf4_places *places, float *offset,
+                                 struct err *err)
 {
     char text[STATE_BYTES_MAX];
     const struct nf4_place *place = &places->parts[NF4_STATE];
-    if (maps_check(source, places, err) < 0 || part_read(source, place, 0, place->size, text, err) < 0)
+    if (maps_check(source, places, err) < 0 ||
+        nf4_stored_part_read(source, place, 0, place->size, text, err) < 0)
         return -1;
     json_t *state = hub_json_parse(text, (size_t)place->size, JSON_DEPTH_MAX, err);
     int status = state ? state_check(state, places, offset, err) : err_wrap(err, "NF4: quant_state");
@@ -117,9 +118,10 @@ static int absmax_read(struct model_source *source, const struct nf4_places *pla
     uint8_t codes[PIECE_BLOCKS];
     float scales[2] = {offset, 0};
     if (!nf4_stored_nested(places))
-        return part_read(source, &places->parts[NF4_ABSMAX], 4 * block, 4 * count, absmax, err);
-    if (part_read(source, &places->parts[NF4_ABSMAX], block, count, codes, err) < 0 ||
-        part_read(source, &places->parts[NF4_NESTED], block / NF4_NESTED_BLOCK * 4, 4, &scales[1], err) < 0)
+        return nf4_stored_part_read(source, &places->parts[NF4_ABSMAX], 4 * block, 4 * count, absmax, err);
+    if (nf4_stored_part_read(source, &places->parts[NF4_ABSMAX], block, count, codes, err) < 0 ||
+        nf4_stored_part_read(source, &places->parts[NF4_NESTED], block / NF4_NESTED_BLOCK * 4, 4, &scales[1],
+                             err) < 0)
         return -1;
     nf4_unnest(map, codes, scales, 0, count, absmax);
     return 0;
@@ -130,13 +132,14 @@ int nf4_stored_codes(struct model_source *source, const struct nf4_places *place
 {
     float offset, map[DYNAMIC_MAP_SIZE];
     uint64_t block = begin / NF4_BLOCK, end = block + nf4_blocks(count);
-    if (begin % NF4_BLOCK != 0 || begin > values_of(places) || count > values_of(places) - begin ||
-        (count % NF4_BLOCK != 0 && begin + count != values_of(places)))
+    if (begin % NF4_BLOCK != 0 || begin > nf4_stored_values_of(places) ||
+        count > nf4_stored_values_of(places) - begin ||
+        (count % NF4_BLOCK != 0 && begin + count != nf4_stored_values_of(places)))
         return err_set(err, ERR_INTERNAL, "NF4: values %llu and %llu more of %llu", (unsigned long long)begin,
-                       (unsigned long long)count, (unsigned long long)values_of(places));
+                       (unsigned long long)count, (unsigned long long)nf4_stored_values_of(places));
     dynamic_map(true, map);
-    if (state_read(source, places, &offset, err) < 0 ||
-        part_read(source, &places->codes, begin / 2, nf4_code_bytes(count), codes, err) < 0)
+    if (nf4_stored_state_read(source, places, &offset, err) < 0 ||
+        nf4_stored_part_read(source, &places->codes, begin / 2, nf4_code_bytes(count), codes, err) < 0)
         return -1;
     while (block < end) {
         uint64_t stop = (block / PIECE_BLOCKS + 1) * PIECE_BLOCKS, n = (stop < end ? stop : end) - block;
@@ -151,11 +154,12 @@ int nf4_stored_codes(struct model_source *source, const struct nf4_places *place
 int nf4_stored_scales(struct model_source *source, const struct nf4_places *places, uint8_t *codes,
                       float *scales, struct err *err)
 {
-    uint64_t values = values_of(places);
-    if (state_read(source, places, &scales[0], err) < 0 ||
-        part_read(source, &places->parts[NF4_ABSMAX], 0, nf4_blocks(values), codes, err) < 0)
+    uint64_t values = nf4_stored_values_of(places);
+    if (nf4_stored_state_read(source, places, &scales[0], err) < 0 ||
+        nf4_stored_part_read(source, &places->parts[NF4_ABSMAX], 0, nf4_blocks(values), codes, err) < 0)
         return -1;
-    return part_read(source, &places->parts[NF4_NESTED], 0, 4 * (nf4_scales(values) - 1), scales + 1, err);
+    return nf4_stored_part_read(source, &places->parts[NF4_NESTED], 0, 4 * (nf4_scales(values) - 1),
+                                scales + 1, err);
 }
 
 int nf4_stored_values(struct model_source *source, const struct nf4_places *places, uint64_t begin,
@@ -163,14 +167,14 @@ int nf4_stored_values(struct model_source *source, const struct nf4_places *plac
 {
     uint8_t codes[PIECE_VALUES / 2];
     float absmax[PIECE_BLOCKS], piece[PIECE_VALUES], map[DYNAMIC_MAP_SIZE], offset;
-    uint64_t all = values_of(places), end = begin + count;
+    uint64_t all = nf4_stored_values_of(places), end = begin + count;
     dynamic_map(true, map);
-    if (state_read(source, places, &offset, err) < 0)
+    if (nf4_stored_state_read(source, places, &offset, err) < 0)
         return -1;
     for (uint64_t from = begin / PIECE_VALUES * PIECE_VALUES; from < end; from += PIECE_VALUES) {
         uint64_t n = all - from < PIECE_VALUES ? all - from : PIECE_VALUES;
         uint64_t first = from < begin ? begin - from : 0, last = from + n < end ? n : end - from;
-        if (part_read(source, &places->codes, from / 2, nf4_code_bytes(n), codes, err) < 0 ||
+        if (nf4_stored_part_read(source, &places->codes, from / 2, nf4_code_bytes(n), codes, err) < 0 ||
             absmax_read(source, places, offset, map, from / NF4_BLOCK, nf4_blocks(n), absmax, err) < 0)
             return -1;
         nf4_dequantise(codes, absmax, n, piece);

@@ -18,19 +18,19 @@ enum tensor_type pack_type(enum pack_kind pack)
     return entries[pack].type;
 }
 
-static bool is_nf4(enum pack_kind pack)
+static bool pack_is_nf4(enum pack_kind pack)
 {
     return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE;
 }
 
 uint32_t pack_block(enum pack_kind pack)
 {
-    return is_nf4(pack) ? NF4_BLOCK : tensor_type_block(entries[pack].type);
+    return pack_is_nf4(pack) ? NF4_BLOCK : tensor_type_block(entries[pack].type);
 }
 
 uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
 {
-    if (is_nf4(pack))
+    if (pack_is_nf4(pack))
         return nf4_code_bytes(count);
     return count / pack_block(pack) * tensor_type_block_bytes(entries[pack].type);
 }
@@ -38,7 +38,7 @@ uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
 enum pack_kind pack_of_type(enum tensor_type type)
 {
     for (int pack = PACK_F32; pack < PACK_KINDS; pack++)
-        if (!is_nf4((enum pack_kind)pack) && entries[pack].type == type)
+        if (!pack_is_nf4((enum pack_kind)pack) && entries[pack].type == type)
             return (enum pack_kind)pack;
     return PACK_F32;
 }

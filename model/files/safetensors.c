@@ -20,7 +20,7 @@ struct safetensors {
     json_t *metadata; /* "__metadata__", an object of strings, or NULL */
 };
 
-static int refuse(struct err *err, const char *name, const char *what)
+static int safetensors_refuse(struct err *err, const char *name, const char *what)
 {
     return err_set(err, ERR_CORRUPT, "safetensors: tensor \"%.200s\": %s", name, what);
 }
@@ -57,34 +57,34 @@ static bool shape_bytes(enum tensor_type type, const uint64_t *shape, uint32_t r
 }
 
 /* Reads one entry of the header. data_bytes is the size of the data behind the header. */
-static int parse_tensor(const char *name, const json_t *entry, uint64_t data_bytes,
-                        struct safetensors_tensor *t, struct err *err)
+static int safetensors_parse_tensor(const char *name, const json_t *entry, uint64_t data_bytes,
+                                    struct safetensors_tensor *t, struct err *err)
 {
     const char *type = json_string_value(json_object_get(entry, "dtype"));
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     uint64_t begin, end, bytes;
     if (!json_is_object(entry) || !type || !json_is_array(shape) || !json_is_array(offsets) ||
         json_array_size(offsets) != 2 || json_object_size(entry) != 3)
-        return refuse(err, name, "not an object of exactly dtype, shape and two data_offsets");
+        return safetensors_refuse(err, name, "not an object of exactly dtype, shape and two data_offsets");
     if (parse_type(type, &t->type) < 0)
         return err_set(err, ERR_CORRUPT, "safetensors: tensor \"%.200s\": the dtype \"%.32s\" is not known",
                        name, type);
     if (json_array_size(shape) > SAFETENSORS_DIMS_MAX)
-        return refuse(err, name, "more than 8 dimensions");
+        return safetensors_refuse(err, name, "more than 8 dimensions");
     t->rank = (uint32_t)json_array_size(shape);
     for (uint32_t i = 0; i < t->rank; i++)
         if (parse_count(json_array_get(shape, i), &t->shape[i]) < 0)
-            return refuse(err, name, "a dimension is no whole number");
+            return safetensors_refuse(err, name, "a dimension is no whole number");
     if (parse_count(json_array_get(offsets, 0), &begin) < 0 ||
         parse_count(json_array_get(offsets, 1), &end) < 0 || begin > end)
-        return refuse(err, name, "data_offsets are no range");
+        return safetensors_refuse(err, name, "data_offsets are no range");
     if (end > data_bytes)
         return err_set(
             err, ERR_CORRUPT,
             "safetensors: tensor \"%.200s\": its data ends at byte %llu, but the file has only %llu", name,
             (unsigned long long)end, (unsigned long long)data_bytes);
     if (!shape_bytes(t->type, t->shape, t->rank, &bytes))
-        return refuse(err, name, "the shape overflows");
+        return safetensors_refuse(err, name, "the shape overflows");
     if (bytes != end - begin)
         return err_set(err, ERR_CORRUPT,
                        "safetensors: tensor \"%.200s\": shape and dtype make %llu bytes, data_offsets %llu",
@@ -95,7 +95,7 @@ static int parse_tensor(const char *name, const json_t *entry, uint64_t data_byt
     return 0;
 }
 
-static int compare_offset(const void *a, const void *b)
+static int safetensors_compare_offset(const void *a, const void *b)
 {
     const struct safetensors_tensor *x = a, *y = b;
     if (x->offset != y->offset)
@@ -105,7 +105,7 @@ static int compare_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int index_names(struct safetensors *st, struct err *err)
+static int safetensors_index_names(struct safetensors *st, struct err *err)
 {
     st->by_name = calloc(st->count ? st->count : 1, sizeof(*st->by_name));
     if (!st->by_name)
@@ -121,13 +121,13 @@ static int index_names(struct safetensors *st, struct err *err)
 static int check_layout(struct safetensors *st, uint64_t data_begin, uint64_t data_bytes, struct err *err)
 {
     uint64_t at = 0;
-    qsort(st->tensors, st->count, sizeof(*st->tensors), compare_offset);
+    qsort(st->tensors, st->count, sizeof(*st->tensors), safetensors_compare_offset);
     for (uint32_t i = 0; i < st->count; i++) {
         struct safetensors_tensor *t = &st->tensors[i];
         if (t->offset < at)
-            return refuse(err, t->name, "its data overlaps that of another");
+            return safetensors_refuse(err, t->name, "its data overlaps that of another");
         if (t->offset > at)
-            return refuse(err, t->name, "there is a hole before its data");
+            return safetensors_refuse(err, t->name, "there is a hole before its data");
         at += t->size;
         t->offset += data_begin;
     }
@@ -175,17 +175,17 @@ static int parse_entries(struct safetensors *st, json_t *header, uint64_t data_b
         }
         size_t length = strlen(key) + 1;
         memcpy(st->names + at, key, length);
-        if (parse_tensor(st->names + at, value, data_bytes, &st->tensors[st->count], err) < 0)
+        if (safetensors_parse_tensor(st->names + at, value, data_bytes, &st->tensors[st->count], err) < 0)
             return -1;
         at += length;
         st->count++;
     }
     if (check_layout(st, data_begin, data_bytes, err) < 0)
         return -1;
-    return index_names(st, err);
+    return safetensors_index_names(st, err);
 }
 
-static int parse_header(struct safetensors *st, struct err *err)
+static int safetensors_parse_header(struct safetensors *st, struct err *err)
 {
     uint64_t size = model_source_file(st->source, st->file)->size, length = 0;
     uint8_t head[FILE_KIND_BYTES];
@@ -238,7 +238,7 @@ int safetensors_open(struct model_source *source, uint32_t file, struct safetens
         return err_set(err, ERR_NOMEM, "no memory to open \"%s\"", f->name);
     st->source = source;
     st->file = file;
-    if (parse_header(st, err) < 0) {
+    if (safetensors_parse_header(st, err) < 0) {
         err_wrap(err, "%s", f->name);
         safetensors_close(st);
         return -1;

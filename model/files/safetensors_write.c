@@ -224,7 +224,7 @@ struct file_taker {
     const char *path;
 };
 
-static int take_file(void *arg, const void *data, size_t size, struct err *err)
+static int safetensors_write_take_file(void *arg, const void *data, size_t size, struct err *err)
 {
     struct file_taker *taker = arg;
     if (file_pwrite_all(taker->fd, data, size, taker->at, taker->path, err) < 0)
@@ -246,9 +246,9 @@ static int write_all(void *arg, int fd, const char *path, struct err *err)
     uint8_t *piece = malloc(PIECE_BYTES);
     if (!piece)
         return err_set(err, ERR_NOMEM, "no memory for a piece of %d bytes", PIECE_BYTES);
-    int status = take_file(&taker, writing->header->data, writing->header->size, err);
+    int status = safetensors_write_take_file(&taker, writing->header->data, writing->header->size, err);
     for (uint32_t i = 0; status == 0 && i < writing->count; i++)
-        status = stream_item(&writing->items[i], piece, take_file, &taker, err);
+        status = stream_item(&writing->items[i], piece, safetensors_write_take_file, &taker, err);
     free(piece);
     return status;
 }

@@ -50,7 +50,8 @@ struct memory {
     const uint8_t *data;
 };
 
-static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+static int source_memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst,
+                              struct err *err)
 {
     const struct memory *memory = self;
     (void)file;
@@ -62,7 +63,7 @@ static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, 
 int model_source_open_memory(const char *name, const void *data, size_t size, struct model_source **source,
                              struct err *err)
 {
-    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
+    static const struct model_source_ops ops = {.read = source_memory_read, .destroy = free};
     struct model_file file = {.size = size};
     struct memory *memory = malloc(sizeof(*memory));
     *source = NULL;

@@ -48,7 +48,7 @@ struct local {
     uint32_t count;
 };
 
-static void local_destroy(void *self)
+static void source_local_destroy(void *self)
 {
     struct local *local = self;
     for (uint32_t i = 0; i < local->count; i++)
@@ -58,7 +58,8 @@ static void local_destroy(void *self)
     free(local);
 }
 
-static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+static int source_local_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst,
+                             struct err *err)
 {
     (void)err;
     struct local *local = self;
@@ -71,7 +72,7 @@ static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, v
     return 0;
 }
 
-static const struct model_source_ops local_ops = {.read = local_read, .destroy = local_destroy};
+static const struct model_source_ops local_ops = {.read = source_local_read, .destroy = source_local_destroy};
 
 /* Maps one regular file; errors call it 'shown'. */
 static int map_file(const char *path, const char *shown, struct mapping *map, struct err *err)
@@ -112,7 +113,7 @@ struct names {
     size_t capacity;
 };
 
-static int names_add(struct names *list, const char *name, struct err *err)
+static int source_local_names_add(struct names *list, const char *name, struct err *err)
 {
     size_t length = strlen(name);
     for (uint32_t i = 0; i < list->count; i++)
@@ -179,7 +180,7 @@ static int listing_read(struct folder_listing *listing, const char *below, struc
     return status;
 }
 
-static bool listed(const struct folder_listing *listing, const char *name)
+static bool source_local_listed(const struct folder_listing *listing, const char *name)
 {
     for (size_t i = 0; i < listing->count; i++)
         if (strcmp(listing->names[i], name) == 0)
@@ -214,7 +215,7 @@ static int add_shards(const char *dir, struct names *list, struct err *err)
             err_set(err, ERR_INVALID, "%s: weight_map.%.100s: not a file name", index_name, key);
             goto out;
         }
-        if (names_add(list, name, err) < 0) {
+        if (source_local_names_add(list, name, err) < 0) {
             err_wrap(err, "%s: weight_map.%.100s", index_name, key);
             goto out;
         }
@@ -266,11 +267,11 @@ static int add_only(const struct folder_listing *listing, const char *end, struc
                        listing->remote ? ", as " : "", listing->remote ? listing->shown : "",
                        listing->remote ? ":FILE" : "");
     if (count == 1)
-        return names_add(list, found, err);
+        return source_local_names_add(list, found, err);
     return other ? err_set(err, ERR_INVALID, "\"%s\" holds %s", listing->shown, other) : 0;
 }
 
-static int compare_names(const void *a, const void *b)
+static int source_local_compare_names(const void *a, const void *b)
 {
     return strcmp(a, b);
 }
@@ -282,7 +283,7 @@ static int refuse_other_weights(const struct folder_listing *listing, struct err
         "pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pth",
         "tf_model.h5",       "flax_model.msgpack",           "model.onnx"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (listed(listing, others[i]))
+        if (source_local_listed(listing, others[i]))
             return err_set(err, ERR_UNSUPPORTED,
                            "\"%s\" holds weights as %s alone, which is not read: make safetensors of it with "
                            "transformers, "
@@ -305,7 +306,7 @@ static int add_templates(const struct folder_listing *listing, struct names *lis
             continue;
         status = file_path(name, sizeof(name), err, "%s%s", MODEL_TEMPLATES_PREFIX, path + before + 1);
         if (status == 0)
-            status = names_add(list, name, err);
+            status = source_local_names_add(list, name, err);
     }
     return status;
 }
@@ -322,11 +323,13 @@ int model_source_path(const char *dir, const char *name, char *path, size_t size
 static int add_weights(const struct folder_listing *listing, struct names *list, bool *more, struct err *err)
 {
     uint32_t before = list->count;
-    if (listed(listing, single_name)) /* an index beside model.safetensors is ignored, as in transformers */
-        return names_add(list, single_name, err);
-    if (listed(listing, index_name)) {
+    if (source_local_listed(
+            listing, single_name)) /* an index beside model.safetensors is ignored, as in transformers */
+        return source_local_names_add(list, single_name, err);
+    if (source_local_listed(listing, index_name)) {
         *more = !present(listing->dir, index_name);
-        return names_add(list, index_name, err) < 0 || (!*more && add_shards(listing->dir, list, err) < 0)
+        return source_local_names_add(list, index_name, err) < 0 ||
+                       (!*more && add_shards(listing->dir, list, err) < 0)
                    ? -1
                    : 0;
     }
@@ -342,17 +345,18 @@ static int list_model(const struct folder_listing *listing, bool weights, struct
 {
     *more = false;
     for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
-        if (listed(listing, side_names[i]) && names_add(list, side_names[i], err) < 0)
+        if (source_local_listed(listing, side_names[i]) &&
+            source_local_names_add(list, side_names[i], err) < 0)
             return -1;
-    if (!listed(listing, "tokenizer.json") && listed(listing, pieces_name) &&
-        names_add(list, pieces_name, err) < 0)
+    if (!source_local_listed(listing, "tokenizer.json") && source_local_listed(listing, pieces_name) &&
+        source_local_names_add(list, pieces_name, err) < 0)
         return -1;
     if (add_templates(listing, list, err) < 0 || (weights && add_weights(listing, list, more, err) < 0))
         return -1;
     if (list->count == 0)
         return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights",
                        listing->shown);
-    qsort(list->names, list->count, sizeof(*list->names), compare_names);
+    qsort(list->names, list->count, sizeof(*list->names), source_local_compare_names);
     return 0;
 }
 
@@ -379,7 +383,8 @@ int model_source_choose(const struct model_repository *repository, bool weights,
     struct names list = {0};
     char path[PATH_BYTES];
     /* without a config.json the weights describe the model */
-    int status = list_model(&listing, weights || !listed(&listing, "config.json"), &list, more, err);
+    int status =
+        list_model(&listing, weights || !source_local_listed(&listing, "config.json"), &list, more, err);
     memset(wanted, 0, repository->file_count * sizeof(*wanted));
     for (uint32_t n = 0; status == 0 && n < list.count; n++) {
         const char *name = list.names[n];
@@ -424,7 +429,7 @@ int model_source_open_files(const struct model_path *paths, uint32_t count, stru
 fail:
     free(files);
     if (local)
-        local_destroy(local);
+        source_local_destroy(local);
     return -1;
 }
 
@@ -453,7 +458,7 @@ static int open_single(const char *path, struct model_source **source, struct er
     int length = slash ? (int)(slash - path) : 1;
     if (file_path(dir, sizeof(dir), err, "%.*s", length, slash ? path : ".") < 0)
         return -1;
-    int status = names_add(&list, slash ? slash + 1 : path, err);
+    int status = source_local_names_add(&list, slash ? slash + 1 : path, err);
     if (status == 0)
         status = open_list(slash == path ? "/" : dir, &list, source, err);
     free(list.names);

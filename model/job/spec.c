@@ -133,7 +133,7 @@ static int not_done_read(struct json_reader *r, const struct doc_field *field, v
 static const struct doc_form not_done_form = {.read = not_done_read};
 
 /* Refuses settings that full fine-tuning cannot use, where ignoring them would surprise. */
-static void method_check(struct json_reader *r, void *all)
+static void spec_method_check(struct json_reader *r, void *all)
 {
     const struct spec_method_part *m = all;
     if (m->kind != SPEC_METHOD_FULL || r->failed)
@@ -202,7 +202,7 @@ static const struct doc_field method_fields[] = {
              "a peft adapter to go on from", .flags = DOC_PLAIN | DOC_NULL, .schema = BLOB),
     DOC_OTHER(NULL, spec_method_part, kind, &not_done_form, ""),
 };
-static const struct doc method_doc = DOC(spec_method_part, method_fields, .check = method_check);
+static const struct doc method_doc = DOC(spec_method_part, method_fields, .check = spec_method_check);
 
 /* --- data --- */
 
@@ -328,7 +328,7 @@ static int router_aux_write(const struct doc_field *field, const void *at, json_
 
 static const struct doc_form router_aux_form = {NULL, router_aux_read, router_aux_write, NULL};
 
-static void train_check(struct json_reader *r, void *all)
+static void spec_train_check(struct json_reader *r, void *all)
 {
     struct spec_train_part *t = all;
     if (t->steps == 0 && json_is_null(json_object_get(r->object, "epochs")))
@@ -387,7 +387,7 @@ static const struct doc_field train_fields[] = {
         .schema =
             "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000}]}"),
 };
-static const struct doc train_doc = DOC(spec_train_part, train_fields, .check = train_check);
+static const struct doc train_doc = DOC(spec_train_part, train_fields, .check = spec_train_check);
 
 /* --- placement --- */
 
@@ -581,7 +581,7 @@ static void labels_rule(struct json_reader *r, const struct doc_field *field, vo
     }
 }
 
-static int jobs_read(struct json_reader *r, const struct doc_field *field, void *at)
+static int spec_jobs_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     struct spec_jobs *jobs = at;
     const json_t *array = NULL, *item;
@@ -611,7 +611,7 @@ static int jobs_write(const struct doc_field *field, const void *at, json_t *obj
     return jobs->count > 0 ? json_object_set_new(object, field->key, array) : 0;
 }
 
-static const struct doc_form jobs_form = {NULL, jobs_read, jobs_write, NULL};
+static const struct doc_form jobs_form = {NULL, spec_jobs_read, jobs_write, NULL};
 
 static void begin_rule(struct json_reader *r, const struct doc_field *field, void *all)
 {
@@ -630,7 +630,7 @@ static void notify_rule(struct json_reader *r, const struct doc_field *field, vo
         jr_fail(r, field->key, "%s; \"none\" tells nobody", why.text);
 }
 
-static void job_check(struct json_reader *r, void *all)
+static void spec_job_check(struct json_reader *r, void *all)
 {
     struct job_spec *spec = all;
     if (spec->placement.micro_batch_rows > spec->train.batch_rows)
@@ -701,7 +701,7 @@ static const struct doc_field job_fields[] = {
             .flags = DOC_SPARSE | DOC_NULLABLE),
 };
 const struct doc spec_doc = DOC(
-    job_spec, job_fields, .check = job_check,
+    job_spec, job_fields, .check = spec_job_check,
     .help = "Everything but `model` and `data.train` has a default. Unknown keys are refused by their path.");
 
 /* Reads a specification; every error is added to `all` (jr_collect) unless that is NULL. */

@@ -78,7 +78,7 @@ static int check_axes(const json_t *array, uint32_t *size, struct err *err)
 }
 
 /* Sets one value of an element. Steps and epochs replace each other. */
-static int set_value(json_t *document, int axis, json_t *value)
+static int spec_array_set_value(json_t *document, int axis, json_t *value)
 {
     json_t *part = json_object_get(document, axes_known[axis].part);
     json_t *changed = json_is_object(part) ? json_copy(part) : json_object();
@@ -101,8 +101,8 @@ static int set_values(json_t *document, const json_t *array, uint32_t size, uint
     uint32_t block = size;
     json_object_foreach ((json_t *)(uintptr_t)array, key, values) {
         block /= (uint32_t)json_array_size(values);
-        if (set_value(document, axis_of(key),
-                      json_array_get(values, index / block % json_array_size(values))) < 0)
+        if (spec_array_set_value(document, axis_of(key),
+                                 json_array_get(values, index / block % json_array_size(values))) < 0)
             return -1;
     }
     return 0;
@@ -166,7 +166,7 @@ static int check_values(const json_t *first, const struct model_config *config, 
     json_object_foreach (json_object_get(first, "array"), key, values) {
         json_array_foreach (values, i, value) {
             json_t *element = without_array(first);
-            if (element && set_value(element, axis_of(key), value) < 0)
+            if (element && spec_array_set_value(element, axis_of(key), value) < 0)
                 return err_set(err, ERR_NOMEM, "out of memory for an array");
             if (check_element(element, config, err) < 0)
                 return err_wrap(err, "array.%s[%zu]", key, i);

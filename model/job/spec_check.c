@@ -37,7 +37,8 @@ int spec_lora_sites(const struct spec_method_part *method, const struct model_co
 
 /* Refuses adapters on only one of the experts' gate and up: transformers 5 keeps gate and up of all experts
  * as one tensor. */
-static int check_experts(const struct lora_sites *sites, const struct model_config *config, struct err *err)
+static int spec_check_experts(const struct lora_sites *sites, const struct model_config *config,
+                              struct err *err)
 {
     uint32_t layer = 0, asked = 0;
     while (layer < config->layers && !model_layer_is_sparse(config, layer))
@@ -137,7 +138,7 @@ static int check_packed(const struct model_packing *packing, struct err *err)
 }
 
 /* Checks that the rotary setting covers rows of this length. */
-static int check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
+static int spec_check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
 {
     bool bounded = config->rope.kind == ROPE_DYNAMIC || config->rope.query_beta > 0;
     if (bounded && model_rope_check(&config->rope, sequence_tokens, err) < 0)
@@ -170,7 +171,7 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             "placement.stages: is %u, and this model has %u layer%s, which with embedding and head "
             "make at most %u stages",
             stages, config->layers, config->layers == 1 ? "" : "s", config->layers + 2);
-    if (check_rows(config, spec->data.sequence_tokens, err) < 0)
+    if (spec_check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
     /* gpt-oss's is read alone: nothing was compared with llama.cpp */
     const struct arch *arch = arch_of(config->arch);
@@ -194,7 +195,7 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
                        arch->model_type);
     if (method->base == SPEC_BASE_PACKED && check_packed(&config->packing, err) < 0)
         return -1;
-    if (config->experts > 0 && check_experts(&sites, config, err) < 0)
+    if (config->experts > 0 && spec_check_experts(&sites, config, err) < 0)
         return -1;
     if (config->experts > 0 && spec->result.kind == SPEC_RESULT_ADAPTER &&
         check_dense_layers(&sites, config, err) < 0)

@@ -26,7 +26,7 @@ struct json_pass {
     struct row_json *row;
 };
 
-static bool is_blank(char c)
+static bool row_json_is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
@@ -75,7 +75,7 @@ static int replace(struct json_pass *pass, size_t from, size_t to, const char *i
 }
 
 /* Returns the value of the four hexadecimal digits behind "\u" at text[at], or -1. */
-static int escaped(const struct json_pass *pass, size_t at)
+static int row_json_escaped(const struct json_pass *pass, size_t at)
 {
     int value = 0;
     if (at + 6 > pass->size || pass->text[at] != '\\' || pass->text[at + 1] != 'u')
@@ -106,7 +106,7 @@ static int string_pass(struct json_pass *pass, struct err *err)
     const size_t begin = pass->at;
     const size_t end = string_end(pass, begin);
     size_t behind = end;
-    while (behind < pass->size && is_blank(pass->text[behind]))
+    while (behind < pass->size && row_json_is_blank(pass->text[behind]))
         behind++;
     const bool key = behind < pass->size && pass->text[behind] == ':';
     if (key && pass->depth == 1) {
@@ -114,9 +114,9 @@ static int string_pass(struct json_pass *pass, struct err *err)
         pass->key_size = end - begin - 2;
     }
     for (size_t at = begin + 1; at < end;) {
-        const int code = escaped(pass, at);
+        const int code = row_json_escaped(pass, at);
         const bool first = code >= 0xd800 && code < 0xdc00;
-        const int next = first ? escaped(pass, at + 6) : -1;
+        const int next = first ? row_json_escaped(pass, at + 6) : -1;
         if (first && next >= 0xdc00 && next < 0xe000) {
             at += 12;
         } else if (code >= 0xd800 && code < 0xe000) {
@@ -137,13 +137,13 @@ static int string_pass(struct json_pass *pass, struct err *err)
     return 0;
 }
 
-static bool is_of_word(char c)
+static bool row_json_is_of_word(char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
            c == '+' || c == '.';
 }
 
-static bool word_is(const char *word, size_t size, const char *other)
+static bool row_json_word_is(const char *word, size_t size, const char *other)
 {
     return size == strlen(other) && memcmp(word, other, size) == 0;
 }
@@ -151,7 +151,8 @@ static bool word_is(const char *word, size_t size, const char *other)
 /* Returns why a JSON document cannot hold the word, or NULL if it can. */
 static const char *word_odd(const char *word, size_t size)
 {
-    if (word_is(word, size, "NaN") || word_is(word, size, "Infinity") || word_is(word, size, "-Infinity"))
+    if (row_json_word_is(word, size, "NaN") || row_json_word_is(word, size, "Infinity") ||
+        row_json_word_is(word, size, "-Infinity"))
         return "NaN or Infinity, which are no JSON";
     const size_t sign = word[0] == '-';
     size_t digits = sign;
@@ -179,7 +180,7 @@ static const char *word_odd(const char *word, size_t size)
 static int word_pass(struct json_pass *pass, struct err *err)
 {
     const size_t begin = pass->at;
-    while (pass->at < pass->size && is_of_word(pass->text[pass->at]))
+    while (pass->at < pass->size && row_json_is_of_word(pass->text[pass->at]))
         pass->at++;
     const char *what = word_odd(pass->text + begin, pass->at - begin);
     return !what ? 0 : replace(pass, begin, pass->at, "null", what, err);
@@ -192,7 +193,7 @@ static int pass_all(struct json_pass *pass, struct err *err)
         if (c == '"') {
             if (string_pass(pass, err) < 0)
                 return -1;
-        } else if (is_of_word(c)) {
+        } else if (row_json_is_of_word(c)) {
             if (word_pass(pass, err) < 0)
                 return -1;
         } else {
@@ -211,7 +212,7 @@ static int pass_all(struct json_pass *pass, struct err *err)
 /* Returns true if the text ends with '}', apart from white space. */
 static bool ends(const char *text, size_t size)
 {
-    while (size > 0 && is_blank(text[size - 1]))
+    while (size > 0 && row_json_is_blank(text[size - 1]))
         size--;
     return size > 0 && text[size - 1] == '}';
 }

@@ -84,7 +84,7 @@ struct piece {
     size_t size;
 };
 
-static struct piece piece_of(const json_t *value)
+static struct piece rows_piece_of(const json_t *value)
 {
     return (struct piece){.text = json_string_value(value), .size = json_string_length(value)};
 }
@@ -96,7 +96,7 @@ static int member_text(const struct row_json *row, const char *key, bool require
     const json_t *value;
     if (row_json_get(row, key, &value, err) < 0)
         return -1;
-    *out = piece_of(value);
+    *out = rows_piece_of(value);
     if (!out->text && (required || value))
         return err_set(err, ERR_INVALID, "%s: %s", key, !value ? "is missing" : "must be a text");
     return 0;
@@ -161,8 +161,8 @@ static int alpaca_row(struct encoder *e, const struct row_json *row, struct err 
     const size_t turns = json_array_size(history);
     for (size_t i = 0; i < turns; i++) {
         const json_t *pair = json_array_get(history, i);
-        const struct piece question = piece_of(json_array_get(pair, 0));
-        const struct piece answer = piece_of(json_array_get(pair, 1));
+        const struct piece question = rows_piece_of(json_array_get(pair, 0));
+        const struct piece answer = rows_piece_of(json_array_get(pair, 1));
         if (json_array_size(pair) != 2 || !question.text || !answer.text)
             return err_set(err, ERR_INVALID, "history[%zu]: must be [question, answer], both texts", i);
         if (alpaca_turn(e, system, question, none, answer, i == 0, err) < 0)

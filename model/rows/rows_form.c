@@ -16,7 +16,7 @@ static const json_t *message_first(const json_t *list)
     return json_is_object(first) ? first : NULL;
 }
 
-static bool is_list(const struct row_json *row, const char *key)
+static bool rows_form_is_list(const struct row_json *row, const char *key)
 {
     return json_is_array(json_object_get(row->object, key));
 }
@@ -50,7 +50,8 @@ static enum spec_format form_refine(const struct row_json *row, const struct for
                                                                                  : SPEC_FORMAT_CHAT;
     }
     if (form->format == SPEC_FORMAT_PROMPT_COMPLETION)
-        return is_list(row, "prompt") ? SPEC_FORMAT_PROMPT_COMPLETION_CHAT : SPEC_FORMAT_PROMPT_COMPLETION;
+        return rows_form_is_list(row, "prompt") ? SPEC_FORMAT_PROMPT_COMPLETION_CHAT
+                                                : SPEC_FORMAT_PROMPT_COMPLETION;
     return form->format;
 }
 
@@ -91,7 +92,7 @@ int row_format(const struct row_json *row, enum spec_format asked, enum spec_for
         return format_guess(row, format, key, err);
     *format = asked;
     *key = "data.format";
-    if (asked == SPEC_FORMAT_PROMPT_COMPLETION && is_list(row, "prompt"))
+    if (asked == SPEC_FORMAT_PROMPT_COMPLETION && rows_form_is_list(row, "prompt"))
         *format = SPEC_FORMAT_PROMPT_COMPLETION_CHAT;
     return 0;
 }
@@ -303,7 +304,7 @@ static int sharegpt_read(const struct row_json *row, struct row_chat *out, struc
     return system_put(row, out->messages, err);
 }
 
-static int list_read(const struct row_json *row, const char *key, json_t *into, struct err *err)
+static int rows_form_list_read(const struct row_json *row, const char *key, json_t *into, struct err *err)
 {
     const json_t *list;
     if (row_json_get(row, key, &list, err) < 0)
@@ -405,10 +406,10 @@ int row_chat_read(const struct row_json *row, enum spec_format format, const str
         status = sharegpt_read(row, out, err);
     } else {
         out->messages = json_array();
-        status = list_read(row, prompt ? "prompt" : "messages", out->messages, err);
+        status = rows_form_list_read(row, prompt ? "prompt" : "messages", out->messages, err);
         out->prompt = prompt ? json_array_size(out->messages) : 0;
         if (status == 0 && prompt)
-            status = list_read(row, "completion", out->messages, err);
+            status = rows_form_list_read(row, "completion", out->messages, err);
     }
     if (status < 0 || parts_check(out->messages, err) < 0 || tools_read(row, out, err) < 0 ||
         row_json_get(row, "documents", &documents, err) < 0 ||
@@ -439,7 +440,7 @@ static bool name_add(char names[ROWS_NAMES_BYTES], const char *name)
     return true;
 }
 
-static bool is_one_of(const char *key, const char *const *keys)
+static bool rows_form_is_one_of(const char *key, const char *const *keys)
 {
     while (*keys && strcmp(*keys, key) != 0)
         keys++;
@@ -454,7 +455,7 @@ const char *row_chat_unknown_role(const struct row_chat *row, const struct chat_
     json_t *message;
     json_array_foreach (row->messages, i, message) {
         const char *role = json_string_value(json_object_get(message, "role"));
-        if (role && !is_one_of(role, usual) && !chat_template_names(chat, role))
+        if (role && !rows_form_is_one_of(role, usual) && !chat_template_names(chat, role))
             return role;
     }
     return NULL;
@@ -475,9 +476,9 @@ void row_chat_unwritten(const struct row_chat *row, const struct chat_template *
     const char *key;
     json_array_foreach (row->messages, i, message) {
         json_object_foreach (message, key, value) {
-            if (is_one_of(key, known) || !is_given(value))
+            if (rows_form_is_one_of(key, known) || !is_given(value))
                 continue;
-            const bool thought = is_one_of(key, thoughts);
+            const bool thought = rows_form_is_one_of(key, thoughts);
             if (thought ? !chat_template_names(chat, thoughts[0]) && !chat_template_names(chat, thoughts[1])
                         : !chat_template_names(chat, key))
                 name_add(names, thought ? "reasoning" : key);
@@ -501,7 +502,7 @@ void row_columns_unread(const struct row_json *row, enum spec_format format, con
     const char *key;
     json_t *value;
     json_object_foreach (row->object, key, value)
-        if (!is_one_of(key, read[format]) && row_json_says(row, key) &&
+        if (!rows_form_is_one_of(key, read[format]) && row_json_says(row, key) &&
             !((OF_MESSAGES & 1u << format) != 0 && chat && chat_template_names(chat, key)))
             name_add(names, key);
 }

@@ -64,7 +64,7 @@ int rows_report_doubts(const struct rows_report *report, json_t *list, struct er
 }
 
 /* Appends text[0..size) with control characters replaced by their pictures (U+2400 …). */
-static int put_text(struct buf *out, const char *text, size_t size, struct err *err)
+static int rows_show_put_text(struct buf *out, const char *text, size_t size, struct err *err)
 {
     size_t done = 0;
     for (size_t i = 0; i < size; i++) {
@@ -90,8 +90,8 @@ static int put_ids(struct buf *out, const int32_t *ids, size_t count, struct err
 /* Writes to *size how many bytes of the whole row's text the first 'count' ids produce: the common prefix of
  * their text and the whole. A character whose bytes come from ids before and behind the boundary belongs to
  * the later ids. */
-static int text_before(const struct tokenizer *tokenizer, const int32_t *ids, size_t count,
-                       const struct buf *whole, struct buf *scratch, size_t *size, struct err *err)
+static int rows_show_text_before(const struct tokenizer *tokenizer, const int32_t *ids, size_t count,
+                                 const struct buf *whole, struct buf *scratch, size_t *size, struct err *err)
 {
     buf_clear(scratch);
     if (tokenizer_decode(tokenizer, ids, count, false, scratch, err) < 0)
@@ -128,11 +128,11 @@ static int put_run(struct show *show, size_t from, size_t to, size_t *at, struct
     if (!show->tokenizer)
         return put_ids(out, show->ids + from, to - from, err);
     if (to < show->count &&
-        text_before(show->tokenizer, show->ids, to, &show->whole, &show->scratch, &end, err) < 0) {
+        rows_show_text_before(show->tokenizer, show->ids, to, &show->whole, &show->scratch, &end, err) < 0) {
         return -1;
     }
     end = end < *at ? *at : end > show->end ? show->end : end;
-    const int status = put_text(out, (const char *)show->whole.data + *at, end - *at, err);
+    const int status = rows_show_put_text(out, (const char *)show->whole.data + *at, end - *at, err);
     *at = end;
     return status;
 }

@@ -56,7 +56,7 @@ static int inflate_some(struct rows_source *s, struct err *err)
 
 /* Drops the consumed text and inflates more into the window. Returns 0 at once if the window already reaches
  * the end of the text. */
-static int refill(struct rows_source *s, struct err *err)
+static int rows_source_refill(struct rows_source *s, struct err *err)
 {
     if (s->whole)
         return 0;
@@ -124,7 +124,7 @@ void rows_source_close(struct rows_source *source)
 
 /* ---- rows ---- */
 
-static bool is_blank(char c)
+static bool rows_source_is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
@@ -133,16 +133,16 @@ static bool is_blank(char c)
 static int skip_blanks(struct rows_source *s, struct err *err)
 {
     for (;;) {
-        while (s->at < s->size && is_blank(s->text[s->at]))
+        while (s->at < s->size && rows_source_is_blank(s->text[s->at]))
             s->at++;
         if (s->at < s->size || s->whole)
             return 0;
-        if (refill(s, err) < 0)
+        if (rows_source_refill(s, err) < 0)
             return -1;
     }
 }
 
-static int too_big(struct err *err)
+static int rows_source_too_big(struct err *err)
 {
     return err_set(err, ERR_TOO_BIG, "the row has more than %d bytes", ROWS_LINE_BYTES_MAX);
 }
@@ -167,18 +167,18 @@ static int not_rows(const char *text, size_t size, struct err *err)
         shown, table ? ", which looks like a table (CSV)" : "");
 }
 
-static int begin(struct rows_source *s, struct err *err)
+static int rows_source_begin(struct rows_source *s, struct err *err)
 {
     s->begun = true;
     while (s->size < FILE_KIND_BYTES && !s->whole)
-        if (refill(s, err) < 0)
+        if (rows_source_refill(s, err) < 0)
             return -1;
     if (s->gzip && kind_check(s->text, s->size, " in the gzip file", err) < 0)
         return -1;
     s->at = s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     /* Only white space may precede an array; otherwise the file has JSON lines. */
     size_t first = s->at;
-    while (first < s->size && is_blank(s->text[first]))
+    while (first < s->size && rows_source_is_blank(s->text[first]))
         first++;
     s->array = first < s->size && s->text[first] == '[';
     s->at = s->array ? first + 1 : s->at;
@@ -196,9 +196,9 @@ static int next_line(struct rows_source *s, const char **text, size_t *size, str
             looked = s->size - s->at;
             if (looked > ROWS_LINE_BYTES_MAX) {
                 s->number++;
-                return too_big(err);
+                return rows_source_too_big(err);
             }
-            if (refill(s, err) < 0)
+            if (rows_source_refill(s, err) < 0)
                 return -1;
         }
         if (s->at >= s->size)
@@ -211,10 +211,10 @@ static int next_line(struct rows_source *s, const char **text, size_t *size, str
             return err_set(err, ERR_TOO_BIG, "the data set has more than %d lines", ROWS_COUNT_MAX);
         s->number++;
         size_t blank = 0;
-        while (blank < *size && is_blank((*text)[blank]))
+        while (blank < *size && rows_source_is_blank((*text)[blank]))
             blank++;
         if (blank < *size)
-            return *size > ROWS_LINE_BYTES_MAX ? too_big(err) : 1;
+            return *size > ROWS_LINE_BYTES_MAX ? rows_source_too_big(err) : 1;
     }
 }
 
@@ -228,12 +228,12 @@ static int element_size(struct rows_source *s, size_t *size, struct err *err)
         while (s->at + i >= s->size) {
             if (s->whole)
                 return err_set(err, ERR_INVALID, "the array has no end: the file is cut off");
-            if (refill(s, err) < 0)
+            if (rows_source_refill(s, err) < 0)
                 return -1;
         }
         const char c = s->text[s->at + i];
         if (i > ROWS_LINE_BYTES_MAX)
-            return too_big(err);
+            return rows_source_too_big(err);
         if (quoted) {
             i += c == '\\';
             quoted = c != '"';
@@ -285,7 +285,7 @@ static int next_element(struct rows_source *s, const char **text, size_t *size, 
 
 int rows_source_next(struct rows_source *source, const char **text, size_t *size, struct err *err)
 {
-    if (!source->begun && begin(source, err) < 0)
+    if (!source->begun && rows_source_begin(source, err) < 0)
         return -1;
     return source->array ? next_element(source, text, size, err) : next_line(source, text, size, err);
 }

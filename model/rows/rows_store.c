@@ -183,7 +183,8 @@ int rows_save(const struct rows *rows, struct buf *out, struct err *err)
 }
 
 /* Checks the header's numbers against the file's size, before anything is allocated. */
-static int head_check(const uint8_t *bytes, size_t size, uint32_t *count, uint64_t *tokens, struct err *err)
+static int rows_store_head_check(const uint8_t *bytes, size_t size, uint32_t *count, uint64_t *tokens,
+                                 struct err *err)
 {
     uint32_t head[2];
     if (size < ROWS_HEAD_BYTES + sizeof(uint64_t) + DIGEST_SIZE ||
@@ -248,7 +249,7 @@ static int rows_check(const struct rows *rows, uint64_t tokens, uint32_t vocab, 
     return 0;
 }
 
-static void *copy_of(const uint8_t *bytes, size_t size)
+static void *rows_store_copy_of(const uint8_t *bytes, size_t size)
 {
     void *copy = malloc(size + 1); /* 0 bytes have an address, too */
     if (copy)
@@ -261,14 +262,14 @@ int rows_load(const void *data, size_t size, uint32_t vocab, struct rows **rows,
     const uint8_t *bytes = data;
     uint32_t count = 0;
     uint64_t tokens = 0;
-    if (head_check(bytes, size, &count, &tokens, err) < 0)
+    if (rows_store_head_check(bytes, size, &count, &tokens, err) < 0)
         return -1;
     const size_t offset_bytes = ((size_t)count + 1) * sizeof(uint64_t);
     const size_t token_bytes = (size_t)tokens * sizeof(int32_t);
     bytes += ROWS_HEAD_BYTES;
-    uint64_t *offset = copy_of(bytes, offset_bytes);
-    int32_t *ids = copy_of(bytes + offset_bytes, token_bytes);
-    int32_t *labels = copy_of(bytes + offset_bytes + token_bytes, token_bytes);
+    uint64_t *offset = rows_store_copy_of(bytes, offset_bytes);
+    int32_t *ids = rows_store_copy_of(bytes + offset_bytes, token_bytes);
+    int32_t *labels = rows_store_copy_of(bytes + offset_bytes + token_bytes, token_bytes);
     if (!offset || !ids || !labels) {
         free(offset);
         free(ids);

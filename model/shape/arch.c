@@ -102,7 +102,7 @@ const struct arch_outer *arch_outer_find(const char *type, const char *inner_typ
     return NULL;
 }
 
-static size_t list_add(char *text, size_t size, size_t used, const char *name)
+static size_t arch_list_add(char *text, size_t size, size_t used, const char *name)
 {
     size_t length = strlen(name), comma = used ? 2 : 0;
     if (used + comma + length + 1 > size)
@@ -118,7 +118,7 @@ void arch_outer_list(const char *type, char *text, size_t size)
     text[0] = 0;
     for (size_t i = 0; i < OUTERS; i++)
         if (strcmp(type, outers[i].type) == 0)
-            used = list_add(text, size, used, archs[outers[i].inner].model_type);
+            used = arch_list_add(text, size, used, archs[outers[i].inner].model_type);
 }
 
 int arch_find_gguf(const char *text, size_t size, bool sparse)
@@ -142,7 +142,7 @@ void arch_list(bool gguf, char *text, size_t size)
         for (int k = 0; k < i && !again; k++)
             again = gguf && archs[k].gguf && strcmp(archs[k].gguf, name) == 0;
         if (!again)
-            used = list_add(text, size, used, name);
+            used = arch_list_add(text, size, used, name);
     }
 }
 
@@ -180,13 +180,13 @@ void arch_fill(struct model_config *c)
 
 /* --- names --- */
 
-static const char *name_of(enum model_arch arch, enum arch_tensor tensor, bool gguf)
+static const char *arch_name_of(enum model_arch arch, enum arch_tensor tensor, bool gguf)
 {
     const struct arch_name *own = &archs[arch].names[tensor], *n = own->hf ? own : &arch_llama_names[tensor];
     return gguf ? n->gguf : n->hf;
 }
 
-static char *append(char *at, const char *end, const char *text, size_t size)
+static char *arch_append(char *at, const char *end, const char *text, size_t size)
 {
     size_t room = (size_t)(end - at);
     size = size < room ? size : room;
@@ -202,7 +202,7 @@ static void expand(const char *pattern, uint32_t layer, uint32_t expert, const c
     uint32_t number = layer;
     for (const char *p = pattern; *p;) {
         const char *next = strstr(p, "%u");
-        at = append(at, end, p, next ? (size_t)(next - p) : strlen(p));
+        at = arch_append(at, end, p, next ? (size_t)(next - p) : strlen(p));
         if (!next)
             break;
         char digits[10];
@@ -210,24 +210,24 @@ static void expand(const char *pattern, uint32_t layer, uint32_t expert, const c
         do
             digits[sizeof(digits) - ++n] = (char)('0' + number % 10);
         while ((number /= 10) > 0);
-        at = append(at, end, digits + sizeof(digits) - n, n);
+        at = arch_append(at, end, digits + sizeof(digits) - n, n);
         number = expert;
         p = next + 2;
     }
-    *append(at, end, suffix, strlen(suffix)) = 0;
+    *arch_append(at, end, suffix, strlen(suffix)) = 0;
 }
 
 void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
                       const char *suffix, char name[ARCH_NAME_MAX])
 {
-    const char *pattern = name_of(arch, tensor, false);
+    const char *pattern = arch_name_of(arch, tensor, false);
     expand(pattern ? pattern : "", layer, expert, suffix, name);
 }
 
 bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
                     char name[ARCH_NAME_MAX])
 {
-    const char *pattern = name_of(arch, tensor, true);
+    const char *pattern = arch_name_of(arch, tensor, true);
     expand(pattern ? pattern : "", layer, 0, suffix, name);
     return pattern != NULL;
 }
@@ -297,7 +297,7 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     int count = a->sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
     *match = (struct arch_match){.part_count = 1};
     for (int t = 0; t < count; t++) {
-        const char *pattern = name_of(arch, (enum arch_tensor)t, gguf);
+        const char *pattern = arch_name_of(arch, (enum arch_tensor)t, gguf);
         bool all = t >= ARCH_EXPERTS_GATE_UP, shared = t >= ARCH_SHARED_GATE && t <= ARCH_SHARED_DOWN;
         if ((shared && !a->sparse) || !(all && a->fused == ARCH_FUSED_TURNED && !gguf
                                             ? match_fused(pattern, name, match)

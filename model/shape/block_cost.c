@@ -5,7 +5,7 @@
 #include "model/files/pack.h"
 #include "model/shape/packing.h"
 
-static double kept_bytes(const struct block_part *part, const struct block_use *use)
+static double block_cost_kept_bytes(const struct block_part *part, const struct block_use *use)
 {
     double params = (double)part->params, packed = (double)part->matrix_params;
     if (use->full)
@@ -25,7 +25,7 @@ void block_part_cost(const struct block_list *list, const struct block *block, u
     *cost = (struct block_cost){.forward_flops = matrices + adapters + squares,
                                 .input_flops = matrices + adapters + 2 * squares,
                                 .weight_flops = use->full ? matrices : adapters,
-                                .weight_bytes = kept_bytes(p, use)};
+                                .weight_bytes = block_cost_kept_bytes(p, use)};
     if (use->full) {
         cost->gradient_bytes = (double)p->params * (half ? 2 : 4);
         cost->optimizer_bytes = (double)p->params * (half ? 12 : 8);

@@ -423,7 +423,7 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     return out;
 }
 
-static int refuse(struct err *err, const struct model_config *c, const char *what)
+static int config_refuse(struct err *err, const struct model_config *c, const char *what)
 {
     return err_set(err, ERR_UNSUPPORTED,
                    "a model of architecture \"%s\" with %s can be planned but not run yet",
@@ -433,8 +433,8 @@ static int refuse(struct err *err, const struct model_config *c, const char *wha
 int model_config_runnable(const struct model_config *c, struct err *err)
 {
     if (c->rope.kind == ROPE_OTHER)
-        return refuse(err, c, c->rope.kind_name);
+        return config_refuse(err, c, c->rope.kind_name);
     if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
-        return refuse(err, c, c->rope_local.kind_name);
+        return config_refuse(err, c, c->rope_local.kind_name);
     return 0;
 }

@@ -72,7 +72,7 @@ int config_delta_parse(struct json_reader *r, struct model_config *c)
 }
 
 /* Refuses limits of dt, to which transformers holds it in training, but not token by token. */
-static int limits_check(struct json_reader *r)
+static int config_delta_limits_check(struct json_reader *r)
 {
     const json_t *given = json_object_get(r->object, "time_step_limit");
     const json_t *high = json_array_get(given, 1);
@@ -111,7 +111,7 @@ int config_scan_parse(struct json_reader *r, struct model_config *c)
             return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be %s", flags[i],
                            i == 1 ? "true" : "false");
     }
-    if (r->failed || limits_check(r) < 0 || parse_delta_layers(r, c) < 0)
+    if (r->failed || config_delta_limits_check(r) < 0 || parse_delta_layers(r, c) < 0)
         return -1;
     if (taps != MODEL_DELTA_TAPS)
         return config_refuse_value(r, "mamba_d_conv", taps, MODEL_DELTA_TAPS);

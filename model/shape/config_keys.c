@@ -344,7 +344,7 @@ static int taken_check(const json_t *config, const char *path, struct err *err)
     return 0;
 }
 
-static bool is_word(const char *words, const char *text)
+static bool config_keys_is_word(const char *words, const char *text)
 {
     const size_t length = strlen(text);
     for (const char *at = words; length && (at = strstr(at, text)); at++)
@@ -383,7 +383,7 @@ static int words_check(const json_t *config, enum model_arch arch, const char *p
         const struct word_key *key = &word_keys[i];
         const json_t *value = json_object_get(config, key->name);
         if (!value || json_is_null(value) || keyed(key->name, arch) ||
-            (json_is_string(value) && is_word(key->words, json_string_value(value))) ||
+            (json_is_string(value) && config_keys_is_word(key->words, json_string_value(value))) ||
             /* dtype takes precedence over torch_dtype */
             (strcmp(key->name, "torch_dtype") == 0 && dtype && !json_is_null(dtype)))
             continue;

@@ -4,7 +4,7 @@
 
 enum { MOMENT8_BLOCK = 256, SCALES_UNIT = 64, VALUE = 4 };
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t flat_aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
@@ -20,7 +20,7 @@ static uint64_t cut_bytes(const struct layer_tensor *tensor)
     return bytes[tensor->trained ? PACK_F32 : tensor->pack];
 }
 
-static uint64_t values_of(const struct layer_tensor *tensor)
+static uint64_t flat_values_of(const struct layer_tensor *tensor)
 {
     return (uint64_t)tensor->rows * tensor->columns;
 }
@@ -28,7 +28,7 @@ static uint64_t values_of(const struct layer_tensor *tensor)
 /* Returns the bytes of one copy without its scales. */
 static uint64_t codes_bytes(const struct layer_tensor *tensor)
 {
-    uint64_t values = values_of(tensor), unit = cut_bytes(tensor);
+    uint64_t values = flat_values_of(tensor), unit = cut_bytes(tensor);
     /* The last values % 256 take their share of the bytes of 256 values, rounded up to whole bytes. */
     return values / FLAT_CUT_VALUES * unit +
            (values % FLAT_CUT_VALUES * unit + FLAT_CUT_VALUES - 1) / FLAT_CUT_VALUES;
@@ -39,9 +39,9 @@ static bool has_scales(const struct layer_tensor *tensor)
     return !tensor->trained && (tensor->pack == PACK_NF4 || tensor->pack == PACK_NF4_DOUBLE);
 }
 
-static uint64_t copy_bytes(const struct layer_tensor *tensor)
+static uint64_t flat_copy_bytes(const struct layer_tensor *tensor)
 {
-    uint64_t blocks = (values_of(tensor) + 63) / 64;
+    uint64_t blocks = (flat_values_of(tensor) + 63) / 64;
     if (!has_scales(tensor))
         return codes_bytes(tensor);
     if (tensor->pack == PACK_NF4)
@@ -72,7 +72,7 @@ uint64_t flat_cut(const struct layer_tensors *tensors, enum block_area area, uin
             continue;
         uint64_t copy = tensor->stride > 0 ? (at - tensor->at) / tensor->stride : 0;
         uint64_t begin = tensor->at + copy * tensor->stride;
-        if (copy < tensor->copies && at - begin < copy_bytes(tensor))
+        if (copy < tensor->copies && at - begin < flat_copy_bytes(tensor))
             return begin + copy_cut(tensor, at - begin);
     }
     return area == AREA_TRAINED ? at / VALUE * VALUE : at;
@@ -100,15 +100,15 @@ struct flat_share flat_share_of(uint32_t count, const double *shares, uint32_t m
 uint64_t flat_piece_moment_bytes(const struct layer_tensor *tensor, uint64_t count)
 {
     if (!tensor->moments8)
-        return aligned(VALUE * count);
-    return aligned(count) + aligned(VALUE * ((count + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK));
+        return flat_aligned(VALUE * count);
+    return flat_aligned(count) + flat_aligned(VALUE * ((count + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK));
 }
 
 /* Finds the piece of a copy that lies in [begin, end); returns false when there is none. */
-static bool piece_of(const struct layer_tensor *tensor, uint32_t copy, uint64_t begin, uint64_t end,
-                     struct flat_piece *piece)
+static bool flat_piece_of(const struct layer_tensor *tensor, uint32_t copy, uint64_t begin, uint64_t end,
+                          struct flat_piece *piece)
 {
-    uint64_t first = tensor->at + tensor->stride * copy, last = first + VALUE * values_of(tensor);
+    uint64_t first = tensor->at + tensor->stride * copy, last = first + VALUE * flat_values_of(tensor);
     uint64_t from = first > begin ? first : begin, to = last < end ? last : end;
     if (!tensor->trained || from >= to)
         return false;
@@ -117,7 +117,7 @@ static bool piece_of(const struct layer_tensor *tensor, uint32_t copy, uint64_t 
                                  .first = (from - first) / VALUE,
                                  .count = (to - from) / VALUE,
                                  .at = from - begin,
-                                 .absmax = aligned((to - from) / VALUE)};
+                                 .absmax = flat_aligned((to - from) / VALUE)};
     return true;
 }
 
@@ -129,7 +129,7 @@ uint32_t flat_pieces(const struct layer_tensors *tensors, uint64_t begin, uint64
     for (uint32_t i = 0; i < tensors->count; i++)
         for (uint32_t copy = 0; copy < tensors->list[i].copies; copy++) {
             struct flat_piece piece;
-            if (!piece_of(&tensors->list[i], copy, begin, end, &piece))
+            if (!flat_piece_of(&tensors->list[i], copy, begin, end, &piece))
                 continue;
             piece.moment = tensors->moments8 ? moment : piece.at;
             moment += flat_piece_moment_bytes(piece.tensor, piece.count);
@@ -148,7 +148,7 @@ uint64_t flat_moment_bytes(const struct layer_tensors *tensors, uint64_t begin, 
     for (uint32_t i = 0; i < tensors->count; i++)
         for (uint32_t copy = 0; copy < tensors->list[i].copies; copy++) {
             struct flat_piece piece;
-            if (piece_of(&tensors->list[i], copy, begin, end, &piece))
+            if (flat_piece_of(&tensors->list[i], copy, begin, end, &piece))
                 bytes += flat_piece_moment_bytes(piece.tensor, piece.count);
         }
     return bytes;

@@ -15,20 +15,20 @@ enum {
     HEAD_ROWS_SHARE = 8
 };
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t footprint_aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 /* Places an array [rows, width] of 4-byte values and returns its offset. */
-static uint64_t take(uint64_t *at, uint64_t rows, uint64_t width)
+static uint64_t footprint_take(uint64_t *at, uint64_t rows, uint64_t width)
 {
     uint64_t begin = *at;
-    *at += aligned(rows * width * FIXED);
+    *at += footprint_aligned(rows * width * FIXED);
     return begin;
 }
 
-static uint32_t larger(uint32_t a, uint32_t b)
+static uint32_t footprint_larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
@@ -38,11 +38,11 @@ static uint64_t larger64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-static struct footprint_shape shape_of(const struct model_config *c)
+static struct footprint_shape footprint_shape_of(const struct model_config *c)
 {
     return (struct footprint_shape){
         .hidden = c->hidden,
-        .ffn = c->experts ? larger(c->ffn, c->expert_ffn * c->experts_active) : c->ffn,
+        .ffn = c->experts ? footprint_larger(c->ffn, c->expert_ffn * c->experts_active) : c->ffn,
         .vocab = c->vocab,
         .layers = c->layers,
         .experts = c->experts,
@@ -114,8 +114,8 @@ static int kinds_make(struct footprint_model *m, const struct model_config *conf
  * not by this reading, and the chunk takes an eighth of the bytes of that matrix in fp32. */
 static uint32_t head_rows(const struct model_config *config)
 {
-    uint32_t rows = larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
-    return larger(HEAD_ROWS_MIN, rows / 16 * 16);
+    uint32_t rows = footprint_larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
+    return footprint_larger(HEAD_ROWS_MIN, rows / 16 * 16);
 }
 
 static void lends_make(struct footprint_model *m, const struct model_config *config)
@@ -137,7 +137,7 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
 {
     struct model_config narrow = layer_part_config(config, &method->part);
     memset(m, 0, sizeof(*m));
-    m->shape = shape_of(&narrow);
+    m->shape = footprint_shape_of(&narrow);
     m->method = *method;
     uint32_t least;
     lora_sites_ranks(&method->lora, &least, &m->rank);
@@ -168,7 +168,7 @@ const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_
 }
 
 /* Returns the bytes that a layer with this plan keeps for a micro-batch of `tokens` tokens. */
-static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
+static uint64_t footprint_kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
 {
     return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
 }
@@ -185,13 +185,14 @@ static uint64_t saves_bytes(const struct footprint *f, uint32_t layers)
 {
     uint64_t bytes = 0;
     for (uint32_t kind = 0; kind < f->model->kind_count; kind++)
-        bytes += kind_layers(f, kind, layers) * kept_bytes(&f->model->kinds[kind], f->tokens, f->split);
+        bytes +=
+            kind_layers(f, kind, layers) * footprint_kept_bytes(&f->model->kinds[kind], f->tokens, f->split);
     return bytes;
 }
 
 uint64_t footprint_save_bytes(const struct footprint *f, uint32_t layer)
 {
-    return kept_bytes(footprint_layer(f->model, layer), f->tokens, f->split);
+    return footprint_kept_bytes(footprint_layer(f->model, layer), f->tokens, f->split);
 }
 
 uint64_t footprint_save_at(const struct footprint *f, uint32_t layer)
@@ -205,14 +206,14 @@ static void beside_place(struct footprint *f, const struct footprint_options *o,
 {
     const struct footprint_model *m = f->model;
     struct footprint_slot *slot = &f->slot;
-    slot->own = take(at, o->tokens, f->own_width);
-    slot->own_d = take(at, f->own_learns ? o->tokens : 0, f->own_width);
+    slot->own = footprint_take(at, o->tokens, f->own_width);
+    slot->own_d = footprint_take(at, f->own_learns ? o->tokens : 0, f->own_width);
     for (uint32_t k = 0; k < FOOTPRINT_LENT; k++) {
-        slot->lent[k] = take(at, o->tokens, m->lends[k].width);
-        slot->lent_d[k] = take(at, o->train ? o->tokens : 0, m->lends[k].width);
+        slot->lent[k] = footprint_take(at, o->tokens, m->lends[k].width);
+        slot->lent_d[k] = footprint_take(at, o->train ? o->tokens : 0, m->lends[k].width);
     }
     slot->embedding = *at;
-    *at += f->has_embedding && f->own_learns ? kept_bytes(&m->embedding, f->tokens, false) : 0;
+    *at += f->has_embedding && f->own_learns ? footprint_kept_bytes(&m->embedding, f->tokens, false) : 0;
 }
 
 static void slot_place(struct footprint *f, const struct footprint_options *o)
@@ -220,17 +221,17 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     struct footprint_slot *slot = &f->slot;
     uint32_t hidden = f->model->shape.hidden;
     uint64_t at = 0;
-    slot->ids = take(&at, o->tokens, 1);
-    slot->positions = take(&at, o->tokens, 1);
-    slot->row_ids = take(&at, o->tokens, 1);
-    slot->row_start = take(&at, o->rows + 2ull, 1);
-    slot->step = take(&at, 1, 1);
-    slot->label_index = take(&at, o->labelled, 1);
-    slot->targets = take(&at, o->labelled, 1);
-    slot->label_positions = take(&at, f->head_drops ? o->labelled : 0, 1);
-    slot->label_rows = take(&at, f->head_drops ? o->labelled : 0, 1);
+    slot->ids = footprint_take(&at, o->tokens, 1);
+    slot->positions = footprint_take(&at, o->tokens, 1);
+    slot->row_ids = footprint_take(&at, o->tokens, 1);
+    slot->row_start = footprint_take(&at, o->rows + 2ull, 1);
+    slot->step = footprint_take(&at, 1, 1);
+    slot->label_index = footprint_take(&at, o->labelled, 1);
+    slot->targets = footprint_take(&at, o->labelled, 1);
+    slot->label_positions = footprint_take(&at, f->head_drops ? o->labelled : 0, 1);
+    slot->label_rows = footprint_take(&at, f->head_drops ? o->labelled : 0, 1);
     slot->meta_bytes = at;
-    uint64_t x_bytes = aligned((uint64_t)o->tokens * hidden * FIXED);
+    uint64_t x_bytes = footprint_aligned((uint64_t)o->tokens * hidden * FIXED);
     slot->x_stride = o->train ? x_bytes : 0;
     slot->x = at;
     at += x_bytes * (o->train ? f->layers : f->layers > 0);
@@ -240,8 +241,8 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     at += slot->middle_stride * f->layers;
     slot->saves = at;
     at += saves_bytes(f, f->layers) - saves_bytes(f, f->saves_from - f->layer_begin);
-    slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
-    slot->router = take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
+    slot->head = footprint_take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
+    slot->router = footprint_take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
     beside_place(f, o, &at);
     slot->bytes = at;
     f->slots = o->slots;
@@ -252,8 +253,8 @@ struct workspace_need {
     uint64_t inner, save, panel;
 };
 
-static void need_add(const struct footprint *f, const struct layer_plan *plan,
-                     const struct footprint_options *o, struct workspace_need *need)
+static void footprint_need_add(const struct footprint *f, const struct layer_plan *plan,
+                               const struct footprint_options *o, struct workspace_need *need)
 {
     uint64_t work = plan->forward_bytes;
     if (o->train && o->split)
@@ -261,8 +262,8 @@ static void need_add(const struct footprint *f, const struct layer_plan *plan,
     if (o->train)
         work = larger64(work, plan->backward.work_bytes);
     need->inner = larger64(need->inner, work * f->tokens);
-    need->save =
-        larger64(need->save, f->saves_from == f->layer_begin ? 0 : kept_bytes(plan, f->tokens, f->split));
+    need->save = larger64(
+        need->save, f->saves_from == f->layer_begin ? 0 : footprint_kept_bytes(plan, f->tokens, f->split));
     need->panel = larger64(need->panel, plan->tensors.panel_bytes);
 }
 
@@ -281,28 +282,30 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
     uint64_t at = 0;
     for (uint32_t kind = 0; kind < m->kind_count; kind++)
         if (kind_layers(f, kind, f->layers) > 0)
-            need_add(f, &m->kinds[kind], o, &need);
+            footprint_need_add(f, &m->kinds[kind], o, &need);
     if (f->has_head)
         need.panel =
             larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.tensors.panel_bytes
                                                                     : m->head_alone.panel_bytes);
     if (f->has_embedding && f->own_width > 0) {
-        need_add(f, &m->embedding, o, &need);
-        need.save = larger64(need.save, f->own_learns ? 0 : kept_bytes(&m->embedding, f->tokens, false));
+        footprint_need_add(f, &m->embedding, o, &need);
+        need.save =
+            larger64(need.save, f->own_learns ? 0 : footprint_kept_bytes(&m->embedding, f->tokens, false));
     }
-    w->d = take(&at, o->tokens, m->shape.hidden);
+    w->d = footprint_take(&at, o->tokens, m->shape.hidden);
     w->inner = at;
     at += need.inner;
     w->save = at;
     at += need.save;
-    w->embedded = take(&at, f->has_embedding && f->own_learns ? o->tokens : 0, m->shape.hidden);
-    w->panel = take(&at, need.panel / FIXED, 1);
-    w->logits = take(&at, head, m->shape.vocab);
-    w->head_x = take(&at, head, m->shape.hidden);
-    w->head_n = take(&at, head, m->shape.hidden);
-    w->head_z = take(&at, head, 2ull * table_rank(&m->head));
-    w->head_dropped = take(&at, f->head_drops ? head : 0, m->shape.hidden);
-    w->embed_z = take(&at, f->has_embedding ? f->tokens : 0, 2ull * table_rank(&m->embedding.tensors));
+    w->embedded = footprint_take(&at, f->has_embedding && f->own_learns ? o->tokens : 0, m->shape.hidden);
+    w->panel = footprint_take(&at, need.panel / FIXED, 1);
+    w->logits = footprint_take(&at, head, m->shape.vocab);
+    w->head_x = footprint_take(&at, head, m->shape.hidden);
+    w->head_n = footprint_take(&at, head, m->shape.hidden);
+    w->head_z = footprint_take(&at, head, 2ull * table_rank(&m->head));
+    w->head_dropped = footprint_take(&at, f->head_drops ? head : 0, m->shape.hidden);
+    w->embed_z =
+        footprint_take(&at, f->has_embedding ? f->tokens : 0, 2ull * table_rank(&m->embedding.tensors));
     w->bytes = at;
 }
 
@@ -332,7 +335,7 @@ uint32_t footprint_crossing_most(const struct footprint_model *m, uint32_t begin
 {
     uint32_t most = 0;
     for (uint32_t block = begin; block <= end; block++)
-        most = larger(most, footprint_crossing(m, block, gradient));
+        most = footprint_larger(most, footprint_crossing(m, block, gradient));
     return most;
 }
 
@@ -393,7 +396,8 @@ uint32_t footprint_alike(const struct footprint *f, uint32_t begin, uint32_t end
 }
 
 /* Adds the areas and moments of the stage's blocks [begin, end). */
-static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct range_bytes *kept)
+static void footprint_range_add(const struct footprint *f, uint32_t begin, uint32_t end,
+                                struct range_bytes *kept)
 {
     struct footprint_alike list[FOOTPRINT_ALIKE_MAX];
     uint32_t count = footprint_alike(f, begin, end, list);
@@ -419,9 +423,9 @@ static struct range_bytes range_bytes_of(const struct footprint *f, const struct
 {
     struct range_bytes kept = {0};
     bool cut = without && o->outside_begin < o->outside_end;
-    range_add(f, o->block_begin, cut ? o->outside_begin : o->block_end, &kept);
+    footprint_range_add(f, o->block_begin, cut ? o->outside_begin : o->block_end, &kept);
     if (cut)
-        range_add(f, o->outside_end, o->block_end, &kept);
+        footprint_range_add(f, o->outside_end, o->block_end, &kept);
     return kept;
 }
 
@@ -441,7 +445,7 @@ static void buffers_count(struct footprint *f, const struct footprint_options *o
     f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);
     f->activations = o->slots * footprint_counted(f->slot.bytes);
     const struct layer_tensor *table = &m->embedding.tensors.list[0];
-    f->table_bytes = f->copies_table ? aligned((uint64_t)table->rows * table->columns * FIXED) : 0;
+    f->table_bytes = f->copies_table ? footprint_aligned((uint64_t)table->rows * table->columns * FIXED) : 0;
     f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes) +
                  (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
 }

@@ -30,22 +30,22 @@ static bool is_cache(const json_t *value)
 }
 
 /* Returns true for a number, or for true and false, which are the numbers 1 and 0 in Python. */
-static bool is_number(const json_t *value)
+static bool generation_config_is_number(const json_t *value)
 {
     return json_is_number(value) || json_is_boolean(value);
 }
 
-static double number_of(const json_t *value)
+static double generation_config_number_of(const json_t *value)
 {
     return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
 }
 
-static bool is_whole(const json_t *value)
+static bool generation_config_is_whole(const json_t *value)
 {
     return json_is_integer(value);
 }
 
-static bool is_end(const json_t *value)
+static bool generation_config_is_end(const json_t *value)
 {
     for (size_t i = 0; i < json_array_size(value); i++)
         if (!json_is_integer(json_array_get(value, i)))
@@ -67,21 +67,21 @@ static bool is_early(const json_t *value)
 
 static bool is_positive(const json_t *value)
 {
-    return is_number(value) && number_of(value) > 0;
+    return generation_config_is_number(value) && generation_config_number_of(value) > 0;
 }
 
-static bool is_none(const json_t *value)
+static bool generation_config_is_none(const json_t *value)
 {
     (void)value;
     return false;
 }
 
-static bool is_list(const json_t *value)
+static bool generation_config_is_list(const json_t *value)
 {
     return json_is_array(value);
 }
 
-static bool is_empty(const json_t *value)
+static bool generation_config_is_empty(const json_t *value)
 {
     return json_is_object(value) && json_object_size(value) == 0;
 }
@@ -94,33 +94,36 @@ static const struct generation_key {
 } generation_keys[] = {
     {"assistant_ensemble_weight", is_weight, " or a number between 0 and 1"},
     {"cache_implementation", is_cache, " or the name of one of transformers' caches"},
-    {"compile_config", is_none, ""},
+    {"compile_config", generation_config_is_none, ""},
     {"early_stopping", is_early, ", true, false or \"never\""},
-    {"eos_token_id", is_end, ", a whole number or a list of them"},
+    {"eos_token_id", generation_config_is_end, ", a whole number or a list of them"},
     {"max_new_tokens", is_positive, " or a number above 0"},
-    {"pad_token_id", is_whole, " or a whole number"},
-    {"suppress_tokens", is_list, " or a list"},
-    {"watermarking_config", is_empty, ""},
+    {"pad_token_id", generation_config_is_whole, " or a whole number"},
+    {"suppress_tokens", generation_config_is_list, " or a list"},
+    {"watermarking_config", generation_config_is_empty, ""},
 };
 
 /* Checks that several sequences are returned only by sampling or by at least that many beams. */
 static int sequences_check(const json_t *document, struct err *err)
 {
     const json_t *sequences = json_object_get(document, "num_return_sequences");
-    if (!sequences || json_is_null(sequences) || (is_number(sequences) && number_of(sequences) <= 1))
+    if (!sequences || json_is_null(sequences) ||
+        (generation_config_is_number(sequences) && generation_config_number_of(sequences) <= 1))
         return 0;
     const json_t *beams = json_object_get(document, "num_beams");
     const bool samples = json_is_true(json_object_get(document, "do_sample"));
-    if (is_number(sequences) && samples && (!beams || (json_is_integer(beams) && number_of(beams) == 1)))
+    if (generation_config_is_number(sequences) && samples &&
+        (!beams || (json_is_integer(beams) && generation_config_number_of(beams) == 1)))
         return 0;
-    if (is_number(sequences) && json_is_integer(beams) && number_of(beams) >= number_of(sequences))
+    if (generation_config_is_number(sequences) && json_is_integer(beams) &&
+        generation_config_number_of(beams) >= generation_config_number_of(sequences))
         return 0;
     return err_set(
         err, ERR_INVALID,
         "num_return_sequences: more than one takes do_sample: true, or num_beams of at least as many");
 }
 
-static int keys_check(const json_t *document, struct err *err)
+static int generation_config_keys_check(const json_t *document, struct err *err)
 {
     for (size_t i = 0; i < sizeof(generation_keys) / sizeof(*generation_keys); i++) {
         const struct generation_key *key = &generation_keys[i];
@@ -178,7 +181,7 @@ int generation_config_read(struct model_source *source, struct model_config *con
         snprintf(note, size, "generation_config.json is no JSON and is passed over, as transformers does");
     else if (!json_is_object(document))
         status = err_set(err, ERR_INVALID, "must be an object");
-    else if ((status = keys_check(document, err)) == 0)
+    else if ((status = generation_config_keys_check(document, err)) == 0)
         status = ends_take(document, config, note, size, err);
     json_decref(document);
     buf_fini(&text);

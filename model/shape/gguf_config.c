@@ -23,7 +23,7 @@ struct reader {
     char key[KEY_BYTES]; /* the key that was read last */
 };
 
-static const char *key_of(struct reader *r, const char *name)
+static const char *gguf_config_key_of(struct reader *r, const char *name)
 {
     snprintf(r->key, sizeof(r->key), "%s.%s", r->arch->gguf, name);
     return r->key;
@@ -52,7 +52,7 @@ static void unsupported(struct reader *r, const char *what)
 /* Reads a number of at most 'most'; returns true when the key is present. */
 static bool get_u32(struct reader *r, const char *name, bool required, uint32_t most, uint32_t *out)
 {
-    const char *key = key_of(r, name);
+    const char *key = gguf_config_key_of(r, name);
     int64_t value;
     if (r->failed || (gguf_kind(r->gguf, key) == GGUF_NONE && !required))
         return false;
@@ -69,7 +69,7 @@ static bool get_u32(struct reader *r, const char *name, bool required, uint32_t 
 
 static bool get_f64(struct reader *r, const char *name, double least, double most, double *out)
 {
-    const char *key = key_of(r, name);
+    const char *key = gguf_config_key_of(r, name);
     double value;
     if (r->failed || gguf_kind(r->gguf, key) == GGUF_NONE)
         return false;
@@ -87,7 +87,7 @@ static void get_count(struct reader *r, const char *name, uint32_t *out)
 {
     int64_t value;
     *out = 0;
-    if (!gguf_i64(r->gguf, key_of(r, name), &value) || value != 0)
+    if (!gguf_i64(r->gguf, gguf_config_key_of(r, name), &value) || value != 0)
         get_u32(r, name, false, MODEL_EXPERTS_MAX, out);
 }
 
@@ -133,7 +133,7 @@ static int find_arch(const struct gguf *g, struct model_config *c, struct err *e
 /* Reads how many key-value heads layers with attention have; the others have short convolutions. */
 static void read_layer_heads(struct reader *r, struct model_config *c)
 {
-    const char *key = key_of(r, "attention.head_count_kv");
+    const char *key = gguf_config_key_of(r, "attention.head_count_kv");
     int64_t heads, all = 0;
     for (uint32_t i = 0; i < c->layers && !r->failed; i++)
         if (!gguf_array_i64(r->gguf, key, i, &heads) || heads < 0 || heads > 4096)
@@ -180,7 +180,7 @@ static void read_sizes(struct reader *r, struct model_config *c)
         fail(r, "%u does not divide head_count, %u", c->kv_heads, c->heads);
         return;
     }
-    key_of(r, "embedding_length");
+    gguf_config_key_of(r, "embedding_length");
     if (c->head_dim == 0 && c->hidden % c->heads != 0)
         fail(r, "%u is no multiple of head_count, %u", c->hidden, c->heads);
     else if (c->head_dim == 0)
@@ -237,7 +237,7 @@ static void read_rope(struct reader *r, struct model_config *c)
                                  .factor = 1};
         get_f64(r, "rope.freq_base_swa", 1, 1e12, &c->rope_local.theta);
     }
-    gguf_string(r->gguf, key_of(r, "rope.scaling.type"), &kind, &size);
+    gguf_string(r->gguf, gguf_config_key_of(r, "rope.scaling.type"), &kind, &size);
     if (size == 4 && memcmp(kind, "none", 4) == 0) {
         get_f64(r, "rope.scale_linear", 1, 1, &rope->factor);
     } else if (size == 6 && memcmp(kind, "linear", 6) == 0) {
@@ -278,7 +278,7 @@ static void read_window(struct reader *r, struct model_config *c)
         return;
     c->window = a->window;
     get_u32(r, "attention.sliding_window", false, 1 << 30, &c->window);
-    bool listed = gguf_array(r->gguf, key_of(r, pattern), &kind, &count);
+    bool listed = gguf_array(r->gguf, gguf_config_key_of(r, pattern), &kind, &count);
     if (!listed)
         get_u32(r, pattern, false, MODEL_LAYERS_MAX, &period);
     for (uint32_t i = 0; c->window && i < c->layers && !r->failed; i++) {
@@ -295,7 +295,7 @@ static void read_multipliers(struct reader *r, struct model_config *c)
 {
     double logits = 1;
     bool rotates = true;
-    if (gguf_bool(r->gguf, key_of(r, "rope.scaling.finetuned"), &rotates) && !rotates)
+    if (gguf_bool(r->gguf, gguf_config_key_of(r, "rope.scaling.finetuned"), &rotates) && !rotates)
         unsupported(r, "false, which stands for no rotation,");
     c->embed_scale = c->branch_scale = 1;
     c->attn_scale = 1 / sqrt((double)c->head_dim);
@@ -327,7 +327,7 @@ static void read_router(struct reader *r, struct model_config *c)
     const struct arch *a = r->arch;
     bool always = a->renormalise || a->gguf_renormalise;
     c->router_renormalise = always;
-    if (!gguf_bool(r->gguf, key_of(r, "expert_weights_norm"), &c->router_renormalise) &&
+    if (!gguf_bool(r->gguf, gguf_config_key_of(r, "expert_weights_norm"), &c->router_renormalise) &&
         gguf_kind(r->gguf, r->key) != GGUF_NONE)
         fail(r, "neither true nor false");
     if (!a->router_sigmoid && c->router_renormalise != always)
@@ -422,9 +422,9 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     r.arch = arch_of(c.arch);
     read_sizes(&r, &c);
     bool causal = true;
-    if (gguf_bool(g, key_of(&r, "attention.causal"), &causal) && !causal)
+    if (gguf_bool(g, gguf_config_key_of(&r, "attention.causal"), &causal) && !causal)
         unsupported(&r, "attention to later tokens");
-    if (r.arch->query_beta && key_of(&r, "attention.temperature_scale"))
+    if (r.arch->query_beta && gguf_config_key_of(&r, "attention.temperature_scale"))
         unsupported(&r, "queries that grow with the position");
     read_rope(&r, &c);
     read_window(&r, &c);

@@ -358,7 +358,7 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 }
 
 /* Returns true for a value that only forward reads. */
-static bool passes(const struct layer_plan *plan, enum layer_value value)
+static bool layer_passes(const struct layer_plan *plan, enum layer_value value)
 {
     return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0 &&
             plan->width[VALUE_MIXED] == 0) ||
@@ -383,8 +383,8 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     uint64_t at = 0;
     for (int v = 0; v < VALUE_COUNT; v++) {
         plan->saved[v] = LAYER_ABSENT;
-        plan->kept[v] = plan->width[v] > 0 && !is_recomputed(plan, v) && !passes(plan, v) && v != VALUE_X &&
-                        v != VALUE_OUT;
+        plan->kept[v] = plan->width[v] > 0 && !is_recomputed(plan, v) && !layer_passes(plan, v) &&
+                        v != VALUE_X && v != VALUE_OUT;
         if (!plan->kept[v])
             continue;
         plan->saved[v] = at;
@@ -494,7 +494,7 @@ static void forward_place(struct layer_plan *plan)
         }
         if (step->forward_sum != LAYER_ABSENT)
             step->forward_sum = span_take(&spans, step->forward_sum, s, s);
-        bool placed = is_recomputed(plan, step->out) || passes(plan, step->out);
+        bool placed = is_recomputed(plan, step->out) || layer_passes(plan, step->out);
         if (!placed || plan->forward[step->out] != LAYER_ABSENT)
             continue;
         for (uint32_t t = s; t < plan->step_count; t++)

@@ -13,12 +13,12 @@ enum {
     PANEL_BYTES = 8 << 20 /* size of the piece of a packed matrix that is unpacked at once */
 };
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t layer_tensors_aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-static uint64_t values_of(const struct layer_tensor *tensor)
+static uint64_t layer_tensors_values_of(const struct layer_tensor *tensor)
 {
     return (uint64_t)tensor->rows * tensor->columns;
 }
@@ -66,14 +66,14 @@ static enum pack_kind table_pack(const struct model_config *config, const struct
 /* Returns the bytes of one copy and sets the offsets of its scales. */
 static uint64_t packed_bytes(struct layer_tensor *tensor)
 {
-    uint64_t values = values_of(tensor), blocks = (values + NF4_BLOCK - 1) / NF4_BLOCK;
+    uint64_t values = layer_tensors_values_of(tensor), blocks = (values + NF4_BLOCK - 1) / NF4_BLOCK;
     switch (tensor->pack) {
     case PACK_NF4:
-        tensor->absmax = aligned((values + 1) / 2);
+        tensor->absmax = layer_tensors_aligned((values + 1) / 2);
         return tensor->absmax + 4 * blocks;
     case PACK_NF4_DOUBLE:
-        tensor->absmax = aligned((values + 1) / 2);
-        tensor->scales = tensor->absmax + aligned(blocks);
+        tensor->absmax = layer_tensors_aligned((values + 1) / 2);
+        tensor->scales = tensor->absmax + layer_tensors_aligned(blocks);
         return tensor->scales + 4 * (1 + (blocks + NF4_NEST - 1) / NF4_NEST);
     default:
         return pack_bytes(tensor->pack, values);
@@ -83,7 +83,7 @@ static uint64_t packed_bytes(struct layer_tensor *tensor)
 static void moments_place(struct tensor_maker *maker, struct layer_tensor *tensor)
 {
     struct layer_tensors *out = maker->out;
-    uint64_t values = values_of(tensor);
+    uint64_t values = layer_tensors_values_of(tensor);
     out->moments8 = maker->method->moments8;
     bool table = tensor->role == TENSOR_EMBEDDING || tensor->role == TENSOR_PER_LAYER_TABLE;
     tensor->moments8 = out->moments8 && values >= MOMENT8_VALUES_MIN && !table;
@@ -105,7 +105,7 @@ static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t cou
         stride += packed_bytes(&out->list[i]);
     }
     uint32_t copies = out->list[first].copies;
-    *area += aligned(stride * copies);
+    *area += layer_tensors_aligned(stride * copies);
     for (uint32_t i = first; i < first + count; i++) {
         struct layer_tensor *tensor = &out->list[i];
         tensor->stride = copies > 1 ? stride : 0;
@@ -294,7 +294,7 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_tensor *tensor = &maker->out->list[first + m];
         /* A copy's bytes are rounded up, so that the next copy is aligned. */
-        uint64_t bytes = aligned(packed_bytes(tensor));
+        uint64_t bytes = layer_tensors_aligned(packed_bytes(tensor));
         tensor->at = maker->out->frozen_bytes;
         tensor->stride = bytes;
         maker->out->frozen_bytes += bytes * copies;

@@ -21,7 +21,7 @@ struct lora_matcher {
 };
 
 /* Returns true if the pattern has no character of special meaning except the dot. */
-static bool is_plain(const char *pattern)
+static bool lora_match_is_plain(const char *pattern)
 {
     for (const char *c = pattern; *c != '\0'; c++) {
         bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
@@ -129,7 +129,7 @@ int lora_matcher_create(const char *pattern, enum lora_match_how how, struct lor
     }
     m->how = how;
     int status = unlike ? err_set(err, ERR_INVALID, "\"%.200s\" %s", pattern, unlike) : 0;
-    if (status == 0 && !(how == LORA_MATCH_KEY && is_plain(pattern)))
+    if (status == 0 && !(how == LORA_MATCH_KEY && lora_match_is_plain(pattern)))
         status = compile(m, err);
     if (status < 0) {
         lora_matcher_destroy(m);

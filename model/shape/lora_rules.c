@@ -36,7 +36,7 @@ void lora_rules_fini(struct lora_rules *rules)
 
 /* --- reading --- */
 
-static char *copy_text(struct json_reader *r, const char *text)
+static char *lora_rules_copy_text(struct json_reader *r, const char *text)
 {
     char *copy = strdup(text);
     if (!copy) {
@@ -74,7 +74,7 @@ static int modules_read(struct json_reader *r, const char *key, size_t count_min
         return jr_fail(r, key, "must be a list of names, or one regular expression");
     if (expression_check(r, key, text, LORA_MATCH_WHOLE) < 0)
         return -1;
-    out->expression = copy_text(r, text);
+    out->expression = lora_rules_copy_text(r, text);
     return 1;
 }
 
@@ -164,7 +164,7 @@ static int pattern_add(struct json_reader *r, const char *key, const char *name,
         return jr_fail(r, key, "an empty name matches nothing");
     if (expression_check(r, key, name, LORA_MATCH_KEY) < 0)
         return -1;
-    char *copy = copy_text(r, name);
+    char *copy = lora_rules_copy_text(r, name);
     if (!copy)
         return -1;
     out->list[out->count++] = (struct lora_pattern){.key = copy, .value = number};

@@ -138,7 +138,7 @@ struct module {
     char name[ARCH_NAME_MAX], other[ARCH_NAME_MAX + 16];
 };
 
-static bool ends_with(const char *name, const char *end)
+static bool lora_sites_ends_with(const char *name, const char *end)
 {
     size_t length = strlen(end), whole = strlen(name);
     return length <= whole && strcmp(name + whole - length, end) == 0 &&
@@ -149,8 +149,8 @@ static bool ends_with(const char *name, const char *end)
 static uint32_t named_by(const struct spec_names *names, const struct module *module)
 {
     uint32_t i = 0;
-    while (i < names->count && !ends_with(module->name, names->names[i]) &&
-           !ends_with(module->other, names->names[i]))
+    while (i < names->count && !lora_sites_ends_with(module->name, names->names[i]) &&
+           !lora_sites_ends_with(module->other, names->names[i]))
         i++;
     return i;
 }
@@ -196,8 +196,8 @@ static int is_target(struct resolver *r, const struct module *module)
         return 0;
     int got = layer_wanted(r, module);
     for (uint32_t i = 0; got > 0 && i < names->count; i++)
-        r->named[i] = r->named[i] || ends_with(module->name, names->names[i]) ||
-                      ends_with(module->other, names->names[i]);
+        r->named[i] = r->named[i] || lora_sites_ends_with(module->name, names->names[i]) ||
+                      lora_sites_ends_with(module->other, names->names[i]);
     return excluded && got > 0 ? 0 : got;
 }
 
@@ -249,7 +249,7 @@ static int check_untaken(struct resolver *r, struct module *module)
 
 /* Looks up one tensor. Of a layer's experts only the first and the last are looked up, and both must have the
  * same adapters. */
-static int visit(const struct block_tensor *tensor, void *arg)
+static int lora_sites_visit(const struct block_tensor *tensor, void *arg)
 {
     struct resolver *r = arg;
     uint32_t begin, end;
@@ -299,7 +299,7 @@ static int visit_parameters(struct resolver *r, uint32_t layer)
         double rank = r->defaults->rank, alpha = r->defaults->alpha;
         bool found = false;
         for (uint32_t i = 0; i < names->count; i++) {
-            bool ends = ends_with(module.name, names->names[i]);
+            bool ends = lora_sites_ends_with(module.name, names->names[i]);
             r->parameters[i] = r->parameters[i] || ends;
             found = found || ends;
         }
@@ -317,7 +317,7 @@ static int visit_parameters(struct resolver *r, uint32_t layer)
 /* --- errors --- */
 
 /* Refuses a name in target_parameters that no tensor of experts has. */
-static int check_parameters(const struct resolver *r)
+static int lora_sites_check_parameters(const struct resolver *r)
 {
     const struct spec_names *names = &r->rules->parameters;
     char first[ARCH_NAME_MAX] = "";
@@ -338,7 +338,7 @@ static int check_parameters(const struct resolver *r)
     return 0;
 }
 
-static void list_add(char list[LIST_BYTES], const char *name)
+static void lora_sites_list_add(char list[LIST_BYTES], const char *name)
 {
     size_t used = strlen(list);
     snprintf(list + used, LIST_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
@@ -349,7 +349,7 @@ static void list_targets(const struct model_config *config, uint32_t mask, char 
     list[0] = '\0';
     for (uint32_t bit = 1; bit <= LORA_EXPERT_DOWN; bit <<= 1)
         if (mask & bit)
-            list_add(list, lora_target_name_in(config, bit));
+            lora_sites_list_add(list, lora_target_name_in(config, bit));
 }
 
 /* Refuses a name in targets that no module has, or a pattern that matches no adapted matrix. */
@@ -395,7 +395,7 @@ static int check_used(const struct resolver *r)
 /* Checks that the shared expert has no adapters where experts may have some, and that experts have them in
  * every sparse layer or in none, and with the method's own rank and alpha, because transformers keeps the
  * experts of a layer as one tensor. */
-static int check_experts(const struct resolver *r)
+static int lora_sites_check_experts(const struct resolver *r)
 {
     const struct site *first = NULL;
     for (uint32_t layer = 0; layer < r->config->layers; layer++) {
@@ -474,16 +474,16 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
             defaults->where, defaults->targets);
     int status = resolver_init(&r);
     if (status == 0)
-        status = model_adapted_tensors(config, visit, &r);
+        status = model_adapted_tensors(config, lora_sites_visit, &r);
     for (uint32_t layer = 0; layer < config->layers && status == 0; layer++)
         if (model_layer_is_sparse(config, layer))
             status = visit_parameters(&r, layer);
     if (status == 0)
-        status = check_parameters(&r);
+        status = lora_sites_check_parameters(&r);
     if (status == 0)
         status = check_used(&r);
     if (status == 0)
-        status = check_experts(&r);
+        status = lora_sites_check_experts(&r);
     if (status == 0)
         status = ways_make(&r, sites);
     resolver_fini(&r);

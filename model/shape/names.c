@@ -107,7 +107,7 @@ json_t *names_json(const struct spec_names *names, const char *(*rename)(const c
     return array;
 }
 
-static int form_read(struct json_reader *reader, const struct doc_field *field, void *at)
+static int names_form_read(struct json_reader *reader, const struct doc_field *field, void *at)
 {
     return names_read(reader, field->key, (size_t)field->min, (size_t)field->max, field->names, at);
 }
@@ -119,9 +119,9 @@ static int form_write(const struct doc_field *field, const void *at, json_t *obj
     return json_object_set_new(object, field->key, none ? json_null() : names_json(names, NULL));
 }
 
-static void form_fini(void *at)
+static void names_form_fini(void *at)
 {
     names_fini(at);
 }
 
-const struct doc_form names_form = {.read = form_read, .write = form_write, .fini = form_fini};
+const struct doc_form names_form = {.read = names_form_read, .write = form_write, .fini = names_form_fini};

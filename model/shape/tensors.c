@@ -37,7 +37,7 @@ static int compare_tensor(const void *a, const void *b)
     return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
 }
 
-static const struct model_tensor *find(const struct model *m, const char *name)
+static const struct model_tensor *tensors_find(const struct model *m, const char *name)
 {
     struct model_tensor key = {.name = name};
     return m->count == 0 ? NULL : bsearch(&key, m->tensors, m->count, sizeof(key), compare_tensor);
@@ -140,7 +140,7 @@ static int gather_scales(struct model *m, struct err *err)
         if (t->type != TENSOR_MXFP4 || t->fused.step == 0)
             continue;
         fused_scales_name(t->stored, name);
-        const struct model_tensor *scales = find(m, name);
+        const struct model_tensor *scales = tensors_find(m, name);
         uint64_t each = t->rows * t->fused.step * (t->cols / tensor_type_block(TENSOR_MXFP4));
         if (!scales || scales->type != TENSOR_U8 || scales->size != each * m->config.experts)
             return err_set(err, ERR_INVALID,
@@ -214,17 +214,17 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
     return add_named(m, name, t, err);
 }
 
-static bool ends_with(const char *name, const char *end)
+static bool tensors_ends_with(const char *name, const char *end)
 {
     size_t n = strlen(name), k = strlen(end);
     return n > k && strcmp(name + n - k, end) == 0;
 }
 
-static struct nf4_place place_of(const struct model *m, const char *name, const char *suffix)
+static struct nf4_place tensors_place_of(const struct model *m, const char *name, const char *suffix)
 {
     char full[2 * ARCH_NAME_MAX];
     snprintf(full, sizeof(full), "%.*s%s", ARCH_NAME_MAX, name, suffix);
-    const struct model_tensor *t = find(m, full);
+    const struct model_tensor *t = tensors_find(m, full);
     return t ? (struct nf4_place){t->file, t->offset, t->size} : (struct nf4_place){0};
 }
 
@@ -234,21 +234,21 @@ static int gather_nf4(struct model *m, struct err *err)
     for (uint32_t i = 0; i < m->count; i++) {
         char name[ARCH_NAME_MAX];
         size_t length = strlen(m->tensors[i].name), tail = strlen(nf4_suffixes[NF4_STATE]);
-        if (ends_with(m->tensors[i].name, ".quant_state.bitsandbytes__fp4"))
+        if (tensors_ends_with(m->tensors[i].name, ".quant_state.bitsandbytes__fp4"))
             return err_set(err, ERR_UNSUPPORTED, "the tensor \"%.200s\": FP4 is not read, NF4 is",
                            m->tensors[i].name);
-        if (!ends_with(m->tensors[i].name, nf4_suffixes[NF4_STATE]) || length - tail >= sizeof(name))
+        if (!tensors_ends_with(m->tensors[i].name, nf4_suffixes[NF4_STATE]) || length - tail >= sizeof(name))
             continue;
         memcpy(name, m->tensors[i].name, length - tail);
         name[length - tail] = '\0';
-        struct model_tensor *of = (struct model_tensor *)(uintptr_t)find(m, name);
+        struct model_tensor *of = (struct model_tensor *)(uintptr_t)tensors_find(m, name);
         struct nf4_places *places = of ? calloc(1, sizeof(*places)) : NULL;
         if (!places)
             return of ? err_set(err, ERR_NOMEM, "no memory for a tensor's scales")
                       : err_set(err, ERR_CORRUPT, "the tensor \"%.200s\" is beside none", m->tensors[i].name);
         places->codes = (struct nf4_place){of->file, of->offset, of->size};
         for (int part = 0; part < NF4_PARTS; part++)
-            places->parts[part] = place_of(m, name, nf4_suffixes[part]);
+            places->parts[part] = tensors_place_of(m, name, nf4_suffixes[part]);
         of->nf4 = places;
     }
     return 0;
@@ -277,7 +277,7 @@ static int settle_tie(struct model *m, struct err *err)
     char table_name[ARCH_NAME_MAX], head_name[ARCH_NAME_MAX];
     arch_tensor_name(m->config.arch, ARCH_EMBEDDING, 0, 0, ".weight", table_name);
     arch_tensor_name(m->config.arch, ARCH_HEAD, 0, 0, ".weight", head_name);
-    const struct model_tensor *table = find(m, table_name), *head = find(m, head_name);
+    const struct model_tensor *table = tensors_find(m, table_name), *head = tensors_find(m, head_name);
     bool equal = true;
     if (!m->config.tied || !head)
         return 0;
@@ -352,9 +352,9 @@ out:
 
 /* Returns the storage kind (enum pack_kind) in which a base with the file's blocks keeps the tensor: NF4 or
  * MXFP4 where the file is quantised, else the file's. */
-static uint8_t kind_of(const void *arg, const char *name)
+static uint8_t tensors_kind_of(const void *arg, const char *name)
 {
-    const struct model_tensor *tensor = find(arg, name);
+    const struct model_tensor *tensor = tensors_find(arg, name);
     if (tensor && (tensor->nf4 || tensor->type == TENSOR_MXFP4))
         return tensor->nf4 ? PACK_NF4 : PACK_MXFP4;
     return (uint8_t)(!tensor                       ? PACK_F32
@@ -377,7 +377,7 @@ static int open_folder(struct model *m, struct err *err)
     if (!m->st)
         return err_set(err, ERR_NOMEM, "no memory for %u files", files);
     for (uint32_t i = 0; i < files; i++) {
-        if (!ends_with(model_source_file(m->source, i)->name, ".safetensors"))
+        if (!tensors_ends_with(model_source_file(m->source, i)->name, ".safetensors"))
             continue;
         shards++;
         if (add_safetensors(m, i, err) < 0)
@@ -391,7 +391,7 @@ static int open_folder(struct model *m, struct err *err)
         generation_config_read(m->source, &m->config, m->generation_note, sizeof(m->generation_note), err) <
             0)
         return -1;
-    packing_of_tensors(kind_of, m, &m->config);
+    packing_of_tensors(tensors_kind_of, m, &m->config);
     return 0;
 }
 
@@ -458,10 +458,10 @@ struct check {
     struct err *err;
 };
 
-static int check_tensor(const struct block_tensor *want, void *arg)
+static int tensors_check_tensor(const struct block_tensor *want, void *arg)
 {
     struct check *check = arg;
-    struct model_tensor *t = (struct model_tensor *)(uintptr_t)find(check->model, want->name);
+    struct model_tensor *t = (struct model_tensor *)(uintptr_t)tensors_find(check->model, want->name);
     if (!t)
         return err_set(check->err, ERR_NOT_FOUND, "the tensor \"%s\", which the config calls for, is missing",
                        want->name);
@@ -547,7 +547,7 @@ int model_open(struct model_source *source, struct model **model, struct err *er
     int status = gguf >= 0 ? open_gguf(m, (uint32_t)gguf, err) : open_folder(m, err);
     if (status == 0) {
         struct check check = {.model = m, .err = err};
-        status = model_block_tensors(&m->config, 0, m->config.layers + 2, check_tensor, &check);
+        status = model_block_tensors(&m->config, 0, m->config.layers + 2, tensors_check_tensor, &check);
     }
     if (status < 0) {
         model_close(m);
@@ -625,7 +625,7 @@ const struct model_tensor *model_tensor_find(const struct model *model, const ch
 {
     if (model->config.tied && strcmp(name, "lm_head.weight") == 0)
         name = "model.embed_tokens.weight";
-    return find(model, name);
+    return tensors_find(model, name);
 }
 
 bool model_tensor_is_16bit(const struct model_tensor *tensor)
@@ -634,8 +634,8 @@ bool model_tensor_is_16bit(const struct model_tensor *tensor)
 }
 
 /* Reads 'rows' contiguous rows as fp32, a piece at a time. */
-static int read_rows(struct model *m, const struct model_tensor *t, uint64_t row, uint64_t rows, float *dst,
-                     struct err *err)
+static int tensors_read_rows(struct model *m, const struct model_tensor *t, uint64_t row, uint64_t rows,
+                             float *dst, struct err *err)
 {
     if (t->nf4)
         return nf4_stored_values(m->source, t->nf4, row * t->cols, rows * t->cols, dst, err);
@@ -666,8 +666,8 @@ static uint64_t stored_row(const struct model_tensor *t, uint64_t row)
     return head * head_dim + within % (head_dim / 2) * 2 + within / (head_dim / 2);
 }
 
-static int rows_check(const struct model_tensor *tensor, uint64_t row_begin, uint64_t row_end,
-                      struct err *err)
+static int tensors_rows_check(const struct model_tensor *tensor, uint64_t row_begin, uint64_t row_end,
+                              struct err *err)
 {
     if (row_begin > row_end || row_end > tensor->rows)
         return err_set(err, ERR_INTERNAL, "rows %llu..%llu of tensor \"%s\" of %llu rows",
@@ -695,7 +695,7 @@ int model_tensor_read_bytes(struct model *model, const struct model_tensor *tens
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err)
 {
-    if (rows_check(tensor, row_begin, row_end, err) < 0)
+    if (tensors_rows_check(tensor, row_begin, row_end, err) < 0)
         return -1;
     uint64_t row_bytes =
         tensor->cols / tensor_type_block(tensor->type) * tensor_type_block_bytes(tensor->type);
@@ -716,16 +716,16 @@ int model_tensor_read_packed(struct model *model, const struct model_tensor *ten
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err)
 {
-    if (rows_check(tensor, row_begin, row_end, err) < 0)
+    if (tensors_rows_check(tensor, row_begin, row_end, err) < 0)
         return -1;
     int status = 0;
     if (tensor->fused.step > 0)
         status = fused_read(model->source, tensor, row_begin, row_end - row_begin, false, dst, err);
     else if (!tensor->permuted_heads)
-        status = read_rows(model, tensor, row_begin, row_end - row_begin, dst, err);
+        status = tensors_read_rows(model, tensor, row_begin, row_end - row_begin, dst, err);
     for (uint64_t r = row_begin; tensor->permuted_heads && status == 0 && r < row_end; r++)
-        status =
-            read_rows(model, tensor, stored_row(tensor, r), 1, dst + (r - row_begin) * tensor->cols, err);
+        status = tensors_read_rows(model, tensor, stored_row(tensor, r), 1,
+                                   dst + (r - row_begin) * tensor->cols, err);
     uint64_t values = tensor->offset_added != 0 ? (row_end - row_begin) * tensor->cols : 0;
     for (uint64_t i = 0; status == 0 && i < values; i++)
         dst[i] -= tensor->offset_added;

@@ -86,8 +86,8 @@ static void block_make(uint8_t scale, const uint8_t codes[CODES], uint8_t block[
 }
 
 /* Reads rows of MXFP4. A scale of 255 stands for NaN. */
-static int blocks_read(struct model_source *source, const struct model_tensor *t, uint64_t row, uint64_t rows,
-                       bool packed, void *dst, struct err *err)
+static int tensors_fused_blocks_read(struct model_source *source, const struct model_tensor *t, uint64_t row,
+                                     uint64_t rows, bool packed, void *dst, struct err *err)
 {
     uint8_t codes[PIECE_BYTES], scales[ROW_BLOCKS], block[CODES + 1], *bytes = dst;
     float *values = dst;
@@ -115,6 +115,7 @@ static int blocks_read(struct model_source *source, const struct model_tensor *t
 int fused_read(struct model_source *source, const struct model_tensor *tensor, uint64_t row, uint64_t rows,
                bool packed, void *dst, struct err *err)
 {
-    return tensor->type == TENSOR_MXFP4 ? blocks_read(source, tensor, row, rows, packed, dst, err)
-                                        : columns_read(source, tensor, row, rows, packed, dst, err);
+    return tensor->type == TENSOR_MXFP4
+               ? tensors_fused_blocks_read(source, tensor, row, rows, packed, dst, err)
+               : columns_read(source, tensor, row, rows, packed, dst, err);
 }

@@ -272,8 +272,8 @@ static struct chat_template *family_create(const char *name, const struct chat_g
 }
 
 /* Reads one text of a template object into *out. */
-static void part_read(struct json_reader *r, const char *key, enum jr_need need, bool content,
-                      const char **out)
+static void chat_part_read(struct json_reader *r, const char *key, enum jr_need need, bool content,
+                           const char **out)
 {
     const char *text = NULL;
     if (jr_str(r, key, need, 0, CHAT_TEXT_BYTES, &text) <= 0)
@@ -292,12 +292,12 @@ static struct chat_template *custom_create(const json_t *object, const struct ch
     struct parts parts = {.name = "custom", .begin = "", .generation = ""};
     struct json_reader r;
     jr_init(&r, object, "data.chat_template", err);
-    part_read(&r, "begin", JR_OPTIONAL, false, &parts.begin);
-    part_read(&r, "system", JR_OPTIONAL, true, &parts.turns[ROLE_SYSTEM]);
-    part_read(&r, "user", JR_REQUIRED, true, &parts.turns[ROLE_USER]);
-    part_read(&r, "assistant", JR_REQUIRED, true, &parts.turns[ROLE_ASSISTANT]);
-    part_read(&r, "generation", JR_OPTIONAL, false, &parts.generation);
-    part_read(&r, "default_system", JR_OPTIONAL, false, &parts.default_system);
+    chat_part_read(&r, "begin", JR_OPTIONAL, false, &parts.begin);
+    chat_part_read(&r, "system", JR_OPTIONAL, true, &parts.turns[ROLE_SYSTEM]);
+    chat_part_read(&r, "user", JR_REQUIRED, true, &parts.turns[ROLE_USER]);
+    chat_part_read(&r, "assistant", JR_REQUIRED, true, &parts.turns[ROLE_ASSISTANT]);
+    chat_part_read(&r, "generation", JR_OPTIONAL, false, &parts.generation);
+    chat_part_read(&r, "default_system", JR_OPTIONAL, false, &parts.default_system);
     jr_bool(&r, "trim", JR_OPTIONAL, &parts.trim);
     if (!r.failed && parts.default_system && !parts.turns[ROLE_SYSTEM])
         jr_fail(&r, "default_system", "needs system");
@@ -364,7 +364,7 @@ int chat_template_choose(const json_t *choice, const struct chat_given *given, s
     return *chat ? 0 : -1;
 }
 
-static bool is_of_word(char c)
+static bool chat_is_of_word(char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -373,7 +373,7 @@ bool chat_template_names(const struct chat_template *chat, const char *word)
 {
     const size_t size = strlen(word);
     for (const char *at = chat->text; size > 0 && (at = strstr(at, word)); at++)
-        if ((at == chat->text || !is_of_word(at[-1])) && !is_of_word(at[size]))
+        if ((at == chat->text || !chat_is_of_word(at[-1])) && !chat_is_of_word(at[size]))
             return true;
     return false;
 }

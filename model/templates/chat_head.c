@@ -17,7 +17,7 @@ struct chat_heads {
     struct jinja_marks marks;
 };
 
-static bool is_assistant(const json_t *messages, size_t index)
+static bool chat_head_is_assistant(const json_t *messages, size_t index)
 {
     return strcmp(json_string_value(json_object_get(json_array_get(messages, index), "role")), "assistant") ==
            0;
@@ -28,7 +28,7 @@ static json_t *answered_otherwise(const json_t *messages)
 {
     json_t *others = json_array();
     for (size_t i = 0; others && i < json_array_size(messages); i++) {
-        json_t *message = is_assistant(messages, i)
+        json_t *message = chat_head_is_assistant(messages, i)
                               ? json_pack("{s:s, s:s}", "role", "assistant", "content", "\x02")
                               : json_incref(json_array_get(messages, i));
         if (json_array_append_new(others, message) < 0) {
@@ -84,12 +84,12 @@ static bool render_first(const struct chat_heads *heads, size_t count, bool ask,
 
 /* Renders the messages before the first assistant's message (message 0 is not counted as one) with and
  * without add_generation_prompt. heads->asking stays empty if that fails. */
-static void ask(struct chat_heads *heads)
+static void chat_head_ask(struct chat_heads *heads)
 {
     struct buf without = {.limit = CHAT_RENDERED_MAX};
     const size_t count = json_array_size(heads->rendering->messages);
     size_t turns = 1;
-    while (turns < count && !is_assistant(heads->rendering->messages, turns))
+    while (turns < count && !chat_head_is_assistant(heads->rendering->messages, turns))
         turns++;
     heads->asked = true;
     if (render_first(heads, turns, false, &without) && render_first(heads, turns, true, &heads->asking)) {
@@ -164,7 +164,7 @@ int chat_head_size(struct chat_heads *heads, size_t index, size_t begin, size_t 
     const char *part = heads->rendering->text + begin;
     struct buf prompt = {.limit = CHAT_RENDERED_MAX};
     if (!heads->asked)
-        ask(heads);
+        chat_head_ask(heads);
     const bool asks = heads->asking.size > heads->same;
     if (asks && (*head = head_first(heads, part, size)) > 0)
         return 0;

@@ -107,7 +107,7 @@ static int roles_check(const json_t *messages, struct err *err)
     return 0;
 }
 
-static bool is_assistant(const json_t *messages, const struct jinja_mark *mark)
+static bool chat_learn_is_assistant(const json_t *messages, const struct jinja_mark *mark)
 {
     return mark->message >= 0 && strcmp(role_of(messages, (size_t)mark->message), assistant) == 0;
 }
@@ -147,7 +147,7 @@ static int span_answer(struct chat_spans *spans, size_t *covered, size_t begin, 
 
 /* ---- assistants' messages that are written outside the loop over messages ---- */
 
-static bool contains(const char *text, size_t size, const json_t *content)
+static bool chat_learn_contains(const char *text, size_t size, const json_t *content)
 {
     const char *wanted = json_string_value(content);
     size_t length = chat_size_without_blanks(wanted, json_string_length(content));
@@ -166,7 +166,8 @@ static bool is_in_place(const json_t *messages, size_t index, const char *text,
         return false;
     for (size_t i = 0; i < marks->count; i++) {
         const struct jinja_mark *mark = &marks->items[i];
-        if (mark->message == (int32_t)index && contains(text + mark->begin, mark->end - mark->begin, content))
+        if (mark->message == (int32_t)index &&
+            chat_learn_contains(text + mark->begin, mark->end - mark->begin, content))
             return true;
     }
     return json_string_length(content) == 0;
@@ -199,7 +200,7 @@ static int rest_put(struct buf *out, const json_t *messages, const char *text,
 {
     for (size_t i = 0; i < marks->count; i++) {
         const struct jinja_mark *mark = &marks->items[i];
-        if (!is_assistant(messages, mark) &&
+        if (!chat_learn_is_assistant(messages, mark) &&
             buf_append(out, text + mark->begin, mark->end - mark->begin, err) < 0) {
             return -1;
         }
@@ -274,7 +275,7 @@ static int turns_fill(const struct chat_rendering *r, struct chat_spans *spans, 
         const size_t index = (size_t)mark->message;
         size_t head = 0;
         bool learn = false;
-        if (!is_assistant(r->messages, mark))
+        if (!chat_learn_is_assistant(r->messages, mark))
             continue;
         if (!seen[index] && chat_head_size(heads, index, mark->begin, size, &head, err) < 0) {
             status = -1;
@@ -307,7 +308,7 @@ static int generation_fill(const struct chat_rendering *r, bool mute, struct cha
                            "the chat template has {%% generation %%} outside a loop over messages, so that a "
                            "message's weight or train cannot be honoured");
         }
-        if ((mute && is_assistant(r->messages, mark) &&
+        if ((mute && chat_learn_is_assistant(r->messages, mark) &&
              chat_message_learn(json_array_get(r->messages, index), index, &learn, err) < 0) ||
             span_answer(spans, covered, r->begin + mark->begin, r->begin + mark->end, learn, err) < 0) {
             return -1;

@@ -27,7 +27,7 @@ static int unknown(const struct jinja_call *c, const char *what, const struct jv
 }
 
 /* Selects the items for which a test returns 'wanted'. The test receives the item, or an attribute of it. */
-static int choose(const struct jinja_call *c, bool by_attribute, bool wanted)
+static int jinja_builtin_choose(const struct jinja_call *c, bool by_attribute, bool wanted)
 {
     const struct jinja_args *args = c->extra;
     const struct jv nothing = {.kind = JV_NONE};
@@ -59,26 +59,26 @@ static int choose(const struct jinja_call *c, bool by_attribute, bool wanted)
 
 static int do_select(const struct jinja_call *c)
 {
-    return choose(c, false, true);
+    return jinja_builtin_choose(c, false, true);
 }
 
 static int do_reject(const struct jinja_call *c)
 {
-    return choose(c, false, false);
+    return jinja_builtin_choose(c, false, false);
 }
 
 static int do_selectattr(const struct jinja_call *c)
 {
-    return choose(c, true, true);
+    return jinja_builtin_choose(c, true, true);
 }
 
 static int do_rejectattr(const struct jinja_call *c)
 {
-    return choose(c, true, false);
+    return jinja_builtin_choose(c, true, false);
 }
 
 /* Returns the argument of that name, or NULL. */
-static const struct jv *named(const struct jinja_args *args, const char *name)
+static const struct jv *jinja_builtin_named(const struct jinja_args *args, const char *name)
 {
     for (size_t i = 0; i < args->named_count; i++)
         if (jv_is_text(&args->names[i], name))
@@ -90,8 +90,8 @@ static int do_map(const struct jinja_call *c)
 {
     struct jv_list list = {0};
     const struct jinja_args *args = c->extra;
-    const struct jv *attribute = args->count == 0 ? named(args, "attribute") : NULL;
-    const struct jv *otherwise = attribute ? named(args, "default") : NULL;
+    const struct jv *attribute = args->count == 0 ? jinja_builtin_named(args, "attribute") : NULL;
+    const struct jv *otherwise = attribute ? jinja_builtin_named(args, "default") : NULL;
     const struct jinja_builtin *filter = args->count > 0 ? jinja_filter_row(&args->items[0]) : NULL;
     const struct jinja_args rest = args_behind(args, 1);
     if (jv_true(c->self) && jv_items(c->arena, c->self, &list, c->err) < 0)

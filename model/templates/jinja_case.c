@@ -17,7 +17,7 @@ static utf8proc_category_t category(uint32_t code)
     return utf8proc_category((utf8proc_int32_t)code);
 }
 
-static bool is_letter(uint32_t code)
+static bool jinja_case_is_letter(uint32_t code)
 {
     const utf8proc_category_t c = category(code);
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
@@ -29,7 +29,7 @@ static bool is_cased(uint32_t code)
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LT;
 }
 
-static size_t fold(uint32_t code, utf8proc_int32_t out[FOLDED_MAX])
+static size_t jinja_case_fold(uint32_t code, utf8proc_int32_t out[FOLDED_MAX])
 {
     const utf8proc_ssize_t count =
         utf8proc_decompose_char((utf8proc_int32_t)code, out, FOLDED_MAX, UTF8PROC_CASEFOLD, NULL);
@@ -46,7 +46,7 @@ static size_t raise_letter(uint32_t code, bool title, utf8proc_int32_t out[FOLDE
 {
     const utf8proc_int32_t single =
         title ? utf8proc_totitle((utf8proc_int32_t)code) : utf8proc_toupper((utf8proc_int32_t)code);
-    size_t count = category(code) == UTF8PROC_CATEGORY_LU ? 1 : fold(code, out);
+    size_t count = category(code) == UTF8PROC_CATEGORY_LU ? 1 : jinja_case_fold(code, out);
     if (count == 1 || (title && code != 0xdf &&
                        (single != (utf8proc_int32_t)code || category(code) == UTF8PROC_CATEGORY_LT))) {
         out[0] = single;
@@ -99,8 +99,8 @@ static bool begins_word(enum jinja_letters how, uint32_t before, size_t at)
 }
 
 /* Writes the letter's other case to out. Returns the number of letters, or -1. */
-static int change(const struct jv *text, size_t at, enum jinja_letters how, uint32_t before,
-                  utf8proc_int32_t *out, struct err *err)
+static int jinja_case_change(const struct jv *text, size_t at, enum jinja_letters how, uint32_t before,
+                             utf8proc_int32_t *out, struct err *err)
 {
     uint32_t code;
     const size_t next = jv_next(text, at, &code);
@@ -109,7 +109,7 @@ static int change(const struct jv *text, size_t at, enum jinja_letters how, uint
     case LETTERS_UPPER:
         return (int)raise_letter(code, false, out);
     case LETTERS_FOLD:
-        return (int)fold(code, out);
+        return (int)jinja_case_fold(code, out);
     case LETTERS_SWAP:
         out[0] = (utf8proc_int32_t)code;
         return category(code) == UTF8PROC_CATEGORY_LT ? 1
@@ -140,7 +140,7 @@ int jinja_letters(struct jinja_arena *arena, const struct jv *text, enum jinja_l
         utf8proc_int32_t letters[FOLDED_MAX];
         uint8_t bytes[4 * FOLDED_MAX];
         size_t size = 0;
-        const int count = change(text, at, how, before, letters, err);
+        const int count = jinja_case_change(text, at, how, before, letters, err);
         for (int i = 0; i < count; i++)
             size += utf8_encode((uint32_t)letters[i], bytes + size);
         status = count < 0 ? -1 : buf_append(&made, bytes, size, err);
@@ -175,7 +175,7 @@ typedef int character_test(uint32_t code);
 
 static int alpha(uint32_t code)
 {
-    return is_letter(code);
+    return jinja_case_is_letter(code);
 }
 
 static int decimal(uint32_t code)
@@ -202,7 +202,7 @@ static int numeric(uint32_t code)
 static int alnum(uint32_t code)
 {
     const utf8proc_category_t c = category(code);
-    return is_letter(code) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+    return jinja_case_is_letter(code) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
 static int space(uint32_t code)

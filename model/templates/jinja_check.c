@@ -5,13 +5,13 @@
 
 /* Refuses unknown filters and tests, except inside an `if` of the same scope ('soft'). Adds to *uses the
  * JINJA_USES_* bits of the names that the nodes read. */
-static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses);
+static int templates_check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses);
 
 static int check_all(struct jinja_parser *p, struct jinja_node *const *list, size_t count, bool soft,
                      uint8_t *uses)
 {
     for (size_t i = 0; i < count; i++)
-        if (check(p, list[i], soft, uses) < 0)
+        if (templates_check(p, list[i], soft, uses) < 0)
             return -1;
     return 0;
 }
@@ -30,7 +30,8 @@ static int check_macro(struct jinja_parser *p, struct jinja_node *node, uint8_t 
 {
     static const char *const names[] = {"caller", "kwargs", "varargs"};
     uint8_t own = 0;
-    if (check_all(p, node->list, node->count, false, uses) < 0 || check(p, node->a, false, &own) < 0)
+    if (check_all(p, node->list, node->count, false, uses) < 0 ||
+        templates_check(p, node->a, false, &own) < 0)
         return -1;
     *uses |= own;
     for (size_t i = 0; i < node->count; i++)
@@ -63,30 +64,32 @@ static int check_node(struct jinja_parser *p, struct jinja_node *node, bool soft
         break;
     case JN_COMPARE: /* the right operand of one step is the left one of the next */
         for (size_t i = 0; i < node->count; i++)
-            if (check(p, node->list[i]->b, soft, uses) < 0)
+            if (templates_check(p, node->list[i]->b, soft, uses) < 0)
                 return -1;
-        return check(p, node->a, soft, uses);
+        return templates_check(p, node->a, soft, uses);
     case JN_FOR:
-        return check(p, node->a, soft, uses) < 0 || check(p, node->b, false, uses) < 0 ||
-                       check(p, node->c, false, uses) < 0
+        return templates_check(p, node->a, soft, uses) < 0 || templates_check(p, node->b, false, uses) < 0 ||
+                       templates_check(p, node->c, false, uses) < 0
                    ? -1
-                   : check(p, node->d, false, uses);
+                   : templates_check(p, node->d, false, uses);
     case JN_WITH:
-        return check_all(p, node->list, node->count, soft, uses) < 0 ? -1 : check(p, node->a, false, uses);
+        return check_all(p, node->list, node->count, soft, uses) < 0
+                   ? -1
+                   : templates_check(p, node->a, false, uses);
     case JN_SET:
-        return check(p, node->a, soft, uses) < 0 ? -1 : check(p, node->b, false, uses);
+        return templates_check(p, node->a, soft, uses) < 0 ? -1 : templates_check(p, node->b, false, uses);
     default:
         break;
     }
     soft = soft && !scope;
-    return check(p, node->a, soft, uses) < 0 || check(p, node->b, soft, uses) < 0 ||
-                   check(p, node->c, soft, uses) < 0 || check(p, node->d, soft, uses) < 0
+    return templates_check(p, node->a, soft, uses) < 0 || templates_check(p, node->b, soft, uses) < 0 ||
+                   templates_check(p, node->c, soft, uses) < 0 || templates_check(p, node->d, soft, uses) < 0
                ? -1
                : check_all(p, node->list, node->count, soft, uses);
 }
 
 /* The depth is bounded here, before anything else walks the tree. */
-static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
+static int templates_check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
 {
     if (!node)
         return 0;
@@ -102,5 +105,5 @@ static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uin
 int jinja_check(struct jinja_parser *p, struct jinja_node *root)
 {
     uint8_t uses = 0;
-    return check(p, root, false, &uses);
+    return templates_check(p, root, false, &uses);
 }

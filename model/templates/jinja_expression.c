@@ -412,7 +412,7 @@ static int comparison(struct jinja_parser *p, enum jinja_op *op)
     return negated && jinja_advance(p) < 0 ? -1 : 1;
 }
 
-static struct jinja_node *compare(struct jinja_parser *p)
+static struct jinja_node *jinja_expression_compare(struct jinja_parser *p)
 {
     struct jinja_nodes nodes = {0};
     struct jinja_node *first = level(p, 0);
@@ -440,7 +440,7 @@ static struct jinja_node *compare(struct jinja_parser *p)
 static struct jinja_node *negation(struct jinja_parser *p)
 {
     if (!jinja_is_name(p, "not"))
-        return compare(p);
+        return jinja_expression_compare(p);
     struct jinja_node *node = jinja_deeper(p) < 0 ? NULL : jinja_node_new(p, JN_NOT);
     if (!node || jinja_advance(p) < 0 || !(node->a = negation(p)))
         return NULL;

@@ -188,7 +188,8 @@ int jinja_do_xmlattr(const struct jinja_call *c)
 }
 
 /* Appends a value quoted for a URL. In a query a space becomes '+' and a slash is quoted, too. */
-static int put_quoted(const struct jinja_call *c, const struct jv *value, bool query, struct buf *out)
+static int jinja_filter_put_quoted(const struct jinja_call *c, const struct jv *value, bool query,
+                                   struct buf *out)
 {
     struct jv text;
     int status = jv_text_of(c->arena, value, &text, c->err);
@@ -210,7 +211,7 @@ int jinja_do_urlencode(const struct jinja_call *c)
     struct jv_list list;
     const bool pairs = c->self->kind == JV_MAP || c->self->kind == JV_LIST || c->self->kind == JV_UNDEFINED;
     if (!pairs)
-        return jv_take(c->arena, &text, put_quoted(c, c->self, false, &text), c->out, c->err);
+        return jv_take(c->arena, &text, jinja_filter_put_quoted(c, c->self, false, &text), c->out, c->err);
     struct jv made = *c->self;
     const struct jinja_call items = {
         .arena = c->arena, .name = c->name, .self = c->self, .out = &made, .err = c->err};
@@ -221,12 +222,12 @@ int jinja_do_urlencode(const struct jinja_call *c)
         status = jv_items(c->arena, &list.items[i], &pair, c->err);
         if (status == 0 && pair.count != 2)
             status = err_set(c->err, ERR_INVALID, "urlencode of what are no pairs");
-        if (status == 0 &&
-            ((i > 0 && buf_text(&text, "&", c->err) < 0) || put_quoted(c, &pair.items[0], true, &text) < 0 ||
-             buf_text(&text, "=", c->err) < 0)) {
+        if (status == 0 && ((i > 0 && buf_text(&text, "&", c->err) < 0) ||
+                            jinja_filter_put_quoted(c, &pair.items[0], true, &text) < 0 ||
+                            buf_text(&text, "=", c->err) < 0)) {
             status = -1;
         }
-        status = status < 0 ? -1 : put_quoted(c, &pair.items[1], true, &text);
+        status = status < 0 ? -1 : jinja_filter_put_quoted(c, &pair.items[1], true, &text);
     }
     return jv_take(c->arena, &text, status, c->out, c->err);
 }

@@ -18,7 +18,7 @@ struct spec {
     char conversion;      /* 0: none */
 };
 
-static bool is_digit(char c)
+static bool jinja_format_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -26,7 +26,7 @@ static bool is_digit(char c)
 static int digits_read(const struct jv *format, size_t *at, int *number, struct err *err)
 {
     *number = 0;
-    while (*at < format->size && is_digit(format->text[*at])) {
+    while (*at < format->size && jinja_format_is_digit(format->text[*at])) {
         *number = *number * 10 + format->text[(*at)++] - '0';
         if (*number > WIDTH_MAX)
             return err_set(err, ERR_TOO_BIG, "a width beyond %d in a format", WIDTH_MAX);
@@ -85,12 +85,12 @@ static size_t with_commas(char *digits, size_t size, size_t whole)
     return size;
 }
 
-static int put_number(const struct spec *spec, bool negative, char *digits, size_t size, struct buf *out,
-                      struct err *err)
+static int jinja_format_put_number(const struct spec *spec, bool negative, char *digits, size_t size,
+                                   struct buf *out, struct err *err)
 {
     char made[2 * NUMBER_BYTES_MAX];
     size_t whole = 0;
-    while (whole < size && is_digit(digits[whole]))
+    while (whole < size && jinja_format_is_digit(digits[whole]))
         whole++;
     if (spec->commas) {
         if (spec->zero)
@@ -133,10 +133,10 @@ static int put_whole(const struct spec *spec, int64_t number, struct buf *out, s
     memset(digits, '0', zeros);
     for (size_t i = 0; i < size; i++)
         digits[zeros + i] = turned[size - 1 - i];
-    return put_number(spec, number < 0, digits, zeros + size, out, err);
+    return jinja_format_put_number(spec, number < 0, digits, zeros + size, out, err);
 }
 
-static int put_real(const struct spec *spec, double real, struct buf *out, struct err *err)
+static int jinja_format_put_real(const struct spec *spec, double real, struct buf *out, struct err *err)
 {
     char digits[NUMBER_BYTES_MAX];
     char pattern[16];
@@ -149,7 +149,7 @@ static int put_real(const struct spec *spec, double real, struct buf *out, struc
                         fabs(spec->conversion == '%' ? real * 100 : real));
     if (spec->conversion == '%')
         digits[size++] = '%';
-    return put_number(spec, signbit(real) && !isnan(real), digits, (size_t)size, out, err);
+    return jinja_format_put_number(spec, signbit(real) && !isnan(real), digits, (size_t)size, out, err);
 }
 
 /* ---- % ---- */
@@ -210,7 +210,7 @@ static int percent_put(struct jinja_arena *arena, struct spec *spec, const struc
     }
     if (memchr("eEfFgG", c, 6)) {
         return jv_real(value, &real)
-                   ? put_real(spec, real, out, err)
+                   ? jinja_format_put_real(spec, real, out, err)
                    : err_set(err, ERR_INVALID, "%% with %%%c of %s", c, jv_kind_name(value));
     }
     return err_set(err, memchr("ca*", c, 3) ? ERR_UNSUPPORTED : ERR_INVALID, "%% with the conversion \"%c\"",
@@ -363,14 +363,14 @@ static int field_put(const struct jinja_call *c, const struct jv *value, const s
         return put_whole(&spec, number, out, c->err);
     if ((whole || value->kind == JV_FLOAT) && jv_real(value, &real) && spec.conversion != 0 &&
         memchr("eEfFgG%", spec.conversion, 7)) {
-        return put_real(&spec, real, out, c->err);
+        return jinja_format_put_real(&spec, real, out, c->err);
     }
     return err_set(c->err, ERR_UNSUPPORTED, "format of %s with \"%.*s\" behind a colon", jv_kind_name(value),
                    (int)(how->size < 40 ? how->size : 40), how->text);
 }
 
 /* Reads the field that begins at *at, behind its opening brace. */
-static int field_read(const struct jinja_call *c, size_t *at, size_t *next, struct buf *out)
+static int jinja_format_field_read(const struct jinja_call *c, size_t *at, size_t *next, struct buf *out)
 {
     const struct jv *format = c->self;
     const char *end = memchr(format->text + *at, '}', format->size - *at);
@@ -419,7 +419,7 @@ int jinja_do_format_method(const struct jinja_call *c)
         } else if (brace == '}') {
             status = err_set(c->err, ERR_INVALID, "format with a brace alone");
         } else {
-            status = field_read(c, &at, &next, &out);
+            status = jinja_format_field_read(c, &at, &next, &out);
         }
     }
     return jv_take(c->arena, &out, status, c->out, c->err);

@@ -25,7 +25,7 @@ enum {
     OF_ITERATOR = 1024
 };
 
-static unsigned kind_of(const struct jv *value)
+static unsigned jinja_method_kind_of(const struct jv *value)
 {
     static const unsigned forms[] = {
         [JF_LIST] = OF_LIST,   [JF_TUPLE] = OF_TUPLE, [JF_RANGE] = OF_RANGE,      [JF_KEYS] = OF_VIEW,
@@ -53,7 +53,7 @@ static unsigned kind_of(const struct jv *value)
 
 /* ---- methods of mappings, lists, numbers ---- */
 
-static int view_of(const struct jinja_call *c, enum jv_form form)
+static int jinja_method_view_of(const struct jinja_call *c, enum jv_form form)
 {
     const struct jv_map *map = c->self->map;
     struct jv view;
@@ -75,17 +75,17 @@ static int view_of(const struct jinja_call *c, enum jv_form form)
 
 static int do_items(const struct jinja_call *c)
 {
-    return view_of(c, JF_PAIRS);
+    return jinja_method_view_of(c, JF_PAIRS);
 }
 
 static int do_keys(const struct jinja_call *c)
 {
-    return view_of(c, JF_KEYS);
+    return jinja_method_view_of(c, JF_KEYS);
 }
 
 static int do_values(const struct jinja_call *c)
 {
-    return view_of(c, JF_VALUES);
+    return jinja_method_view_of(c, JF_VALUES);
 }
 
 static int do_get(const struct jinja_call *c)
@@ -417,7 +417,7 @@ static int macro_attribute(struct jinja_arena *arena, const struct jinja_node *m
 static int attribute_find(struct jinja_arena *arena, const struct jv *of, const struct jv *name,
                           struct jv *out, struct err *err)
 {
-    const unsigned kind = kind_of(of);
+    const unsigned kind = jinja_method_kind_of(of);
     const struct jv *found = NULL;
     if (of->kind == JV_NAMESPACE) {
         found = jv_map_get(of->map, name);

@@ -42,7 +42,8 @@ static bool real_of(const struct jv *text, double *real)
 }
 
 /* Computes Python's int(text, base). Returns 1, 0 if the text is no whole number, or -1 beyond 64 bits. */
-static int whole_of(const struct jinja_call *c, const struct jv *text, int64_t base, int64_t *whole)
+static int jinja_number_whole_of(const struct jinja_call *c, const struct jv *text, int64_t base,
+                                 int64_t *whole)
 {
     char digits[DIGITS_MAX], *end;
     if (!digits_of(text, digits))
@@ -87,8 +88,9 @@ int jinja_do_int(const struct jinja_call *c)
         return -1;
     if (c->self->kind == JV_TEXT && (base < 0 || base == 1 || base > 36))
         base = -1; /* int() refuses this base; float() is tried */
-    const int whole = c->self->kind == JV_TEXT ? (base < 0 ? 0 : whole_of(c, c->self, base, &number))
-                                               : jv_number(c->self, &number);
+    const int whole = c->self->kind == JV_TEXT
+                          ? (base < 0 ? 0 : jinja_number_whole_of(c, c->self, base, &number))
+                          : jv_number(c->self, &number);
     if (whole != 0) {
         *c->out = jv_int(number);
         return whole < 0 ? -1 : 0;

@@ -316,8 +316,8 @@ int jinja_range_of(struct jinja_arena *arena, int64_t start, int64_t stop, int64
 }
 
 /* Computes a slice's bound as Python does, within low..high. */
-static int bound(const struct jv *value, int64_t count, int64_t low, int64_t high, int64_t *out,
-                 struct err *err)
+static int jinja_operator_bound(const struct jv *value, int64_t count, int64_t low, int64_t high,
+                                int64_t *out, struct err *err)
 {
     int64_t index;
     if (!value)
@@ -355,7 +355,8 @@ int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv
     const int64_t low = step > 0 ? 0 : -1;
     const int64_t high = step > 0 ? count : count - 1;
     int64_t from = step > 0 ? 0 : count - 1, to = step > 0 ? count : -1;
-    if (bound(given[0], count, low, high, &from, err) < 0 || bound(given[1], count, low, high, &to, err) < 0)
+    if (jinja_operator_bound(given[0], count, low, high, &from, err) < 0 ||
+        jinja_operator_bound(given[1], count, low, high, &to, err) < 0)
         return -1;
     if (jv_is_list(of, JF_RANGE)) {
         const int64_t *r = of->list->range;

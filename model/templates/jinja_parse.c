@@ -10,7 +10,7 @@
 enum { TREE_BYTES_MAX = 64 << 20 };
 
 static struct jinja_node *block(struct jinja_parser *p, const char *const *ends);
-static struct jv text_before(const struct jinja_parser *p, size_t end);
+static struct jv jinja_parse_text_before(const struct jinja_parser *p, size_t end);
 
 static int tag_close(struct jinja_parser *p, const char *close)
 {
@@ -226,7 +226,7 @@ static struct jinja_node *statement_raw(struct jinja_parser *p, struct jinja_nod
             p->text[end + sign] != '%' || p->text[end + sign + 1] != '}') {
             continue;
         }
-        node->value = text_before(p, at);
+        node->value = jinja_parse_text_before(p, at);
         for (; p->at < end; p->at++)
             p->line += p->text[p->at] == '\n';
         p->at = end + sign + 2;
@@ -344,7 +344,7 @@ static size_t tag_find(const struct jinja_parser *p)
 }
 
 /* Returns the text up to the tag at 'end' without the white space that the tag removes. */
-static struct jv text_before(const struct jinja_parser *p, size_t end)
+static struct jv jinja_parse_text_before(const struct jinja_parser *p, size_t end)
 {
     const char sign = end + 2 < p->size ? p->text[end + 2] : '\0';
     const struct jv text = jv_borrow(p->text + p->at, end - p->at);
@@ -364,7 +364,7 @@ static struct jv text_before(const struct jinja_parser *p, size_t end)
                                                                         : text;
 }
 
-static int comment_skip(struct jinja_parser *p)
+static int jinja_parse_comment_skip(struct jinja_parser *p)
 {
     for (size_t at = p->at; at + 1 < p->size; at++) {
         p->line += p->text[at] == '\n';
@@ -381,7 +381,7 @@ static int comment_skip(struct jinja_parser *p)
 /* Appends the text up to the next tag as a node. */
 static int text_take(struct jinja_parser *p, size_t tag, struct jinja_nodes *nodes)
 {
-    const struct jv text = text_before(p, tag);
+    const struct jv text = jinja_parse_text_before(p, tag);
     const uint32_t line = p->line;
     for (; p->at < tag; p->at++)
         p->line += p->text[p->at] == '\n';
@@ -423,7 +423,7 @@ static struct jinja_node *block(struct jinja_parser *p, const char *const *ends)
         p->at = tag + 2;
         p->at += p->at < p->size && (p->text[p->at] == '-' || p->text[p->at] == '+');
         if (kind == '#') {
-            if (comment_skip(p) < 0)
+            if (jinja_parse_comment_skip(p) < 0)
                 return NULL;
             continue;
         }

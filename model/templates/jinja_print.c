@@ -47,7 +47,8 @@ static int put_escape(uint32_t code, bool json, struct buf *out, struct err *err
 }
 
 /* Appends a text in quotes, with the escapes of Python's repr() or of JSON. */
-static int put_quoted(const struct jv *value, bool json, bool ascii, struct buf *out, struct err *err)
+static int jinja_print_put_quoted(const struct jv *value, bool json, bool ascii, struct buf *out,
+                                  struct err *err)
 {
     const bool has_single = value->size > 0 && memchr(value->text, '\'', value->size);
     const bool has_double = value->size > 0 && memchr(value->text, '"', value->size);
@@ -109,7 +110,7 @@ static int put_key(const struct printing *p, const struct jv *key, int depth)
                : buf_text(p->out, "\"", p->err);
 }
 
-static int compare_keys(const void *a, const void *b, void *arg)
+static int jinja_print_compare_keys(const void *a, const void *b, void *arg)
 {
     int order = 0;
     if (!jv_order(*(const struct jv *const *)a, *(const struct jv *const *)b, &order) || order == 2)
@@ -124,7 +125,7 @@ static int put_map(const struct printing *p, const struct jv_map *map, int depth
     for (size_t i = 0; i < map->count && !failed; i++)
         keys[i] = &map->keys[i];
     if (!failed && (p->json ? p->json->sorted : p->sorted))
-        qsort_r(keys, map->count, sizeof(const struct jv *), compare_keys, &failed);
+        qsort_r(keys, map->count, sizeof(const struct jv *), jinja_print_compare_keys, &failed);
     int status =
         failed ? err_set(p->err, ERR_INVALID, "keys of several kinds have no order to sort_keys or pprint by")
                : buf_text(p->out, "{", p->err);
@@ -199,7 +200,7 @@ static int put_object(const struct printing *p, const struct jv *value, int dept
     }
 }
 
-static int put_real(const struct printing *p, double real)
+static int jinja_print_put_real(const struct printing *p, double real)
 {
     if (p->json && !isfinite(real))
         return buf_text(p->out, isnan(real) ? "NaN" : real > 0 ? "Infinity" : "-Infinity", p->err);
@@ -214,7 +215,7 @@ static int put_value(const struct printing *p, const struct jv *value, int depth
     switch (value->kind) {
     case JV_TEXT:
         return (value->safe && !json && buf_text(p->out, "Markup(", p->err) < 0) ||
-                       put_quoted(value, json, json && p->json->ascii, p->out, p->err) < 0
+                       jinja_print_put_quoted(value, json, json && p->json->ascii, p->out, p->err) < 0
                    ? -1
                : value->safe && !json ? buf_text(p->out, ")", p->err)
                                       : 0;
@@ -233,7 +234,7 @@ static int put_value(const struct printing *p, const struct jv *value, int depth
     case JV_INT:
         return buf_printf(p->out, p->err, "%lld", (long long)value->number);
     case JV_FLOAT:
-        return put_real(p, value->real);
+        return jinja_print_put_real(p, value->real);
     default:
         return !json ? put_object(p, value, depth)
                      : err_set(p->err, ERR_INVALID, "tojson of %s", jv_kind_name(value));

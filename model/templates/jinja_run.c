@@ -31,7 +31,7 @@ static int mark(struct jinja_run *r, size_t begin, size_t end)
     return 0;
 }
 
-static int put(struct jinja_run *r, const struct jinja_node *node, const struct jv *value)
+static int jinja_run_put(struct jinja_run *r, const struct jinja_node *node, const struct jv *value)
 {
     const size_t begin = r->out->size;
     if (jv_print(value, r->out, r->err) < 0 || mark(r, begin - r->begin, r->out->size - r->begin) < 0)
@@ -40,8 +40,8 @@ static int put(struct jinja_run *r, const struct jinja_node *node, const struct 
 }
 
 /* Assigns a value to one name, or its elements to as many names. */
-static int unpack(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node,
-                  const struct jv *value)
+static int jinja_run_unpack(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node,
+                            const struct jv *value)
 {
     struct jv_list list = {.count = 1, .items = (struct jv *)(uintptr_t)value};
     if (node->count > 1 && jv_items(&r->arena, value, &list, r->err) < 0)
@@ -81,7 +81,8 @@ static int loop_filter(struct jinja_run *r, struct jinja_frame *f, const struct 
     for (size_t i = 0; i < list->count; i++) {
         struct jv is;
         struct jinja_frame *frame = jinja_frame_new(r, f);
-        if (!frame || unpack(r, frame, node, &list->items[i]) < 0 || jinja_eval(r, frame, node->b, &is) < 0)
+        if (!frame || jinja_run_unpack(r, frame, node, &list->items[i]) < 0 ||
+            jinja_eval(r, frame, node->b, &is) < 0)
             return jinja_at_line(r, node);
         if (jv_true(&is))
             kept.list->items[kept.list->count++] = list->items[i];
@@ -102,7 +103,7 @@ static int run_rounds(struct jinja_run *r, struct jinja_frame *f, const struct j
         struct jinja_frame *frame = jinja_frame_new(r, f);
         const struct jv *item = &list->items[loop->at];
         if (!frame || jinja_work(&r->arena, 1, r->err) < 0 || jinja_name_put(r, frame, &name, value) < 0 ||
-            unpack(r, frame, node, item) < 0) {
+            jinja_run_unpack(r, frame, node, item) < 0) {
             return jinja_at_line(r, node);
         }
         const int32_t message = r->message;
@@ -165,9 +166,9 @@ static int run_set(struct jinja_run *r, struct jinja_frame *f, const struct jinj
 {
     struct jv value;
     if (node->a)
-        return jinja_eval(r, f, node->a, &value) < 0 ? -1 : unpack(r, f, node, &value);
+        return jinja_eval(r, f, node->a, &value) < 0 ? -1 : jinja_run_unpack(r, f, node, &value);
     const int status = jinja_capture(r, jinja_frame_new(r, f), node->b, &value);
-    return status != 0 ? status : unpack(r, f, node, &value);
+    return status != 0 ? status : jinja_run_unpack(r, f, node, &value);
 }
 
 static int run_with(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node)
@@ -194,7 +195,7 @@ static int run_call_block(struct jinja_run *r, struct jinja_frame *f, const stru
         return jinja_run_fail(r, node, ERR_UNSUPPORTED, "a call block of what is no macro", NULL);
     args.names[args.named_count] = jv_borrow("caller", 6);
     args.named[args.named_count++] = (struct jv){.kind = JV_MACRO, .macro = node->a, .frame = f};
-    return jinja_macro_call(r, node, &macro, &args, &out) < 0 ? -1 : put(r, node, &out);
+    return jinja_macro_call(r, node, &macro, &args, &out) < 0 ? -1 : jinja_run_put(r, node, &out);
 }
 
 static int run_autoescape(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node)
@@ -214,14 +215,14 @@ static int run_statement(struct jinja_run *r, struct jinja_frame *f, const struc
     int status;
     switch (node->kind) {
     case JN_TEXT:
-        return put(r, node, &node->value);
+        return jinja_run_put(r, node, &node->value);
     case JN_OUTPUT:
         if (jinja_eval(r, f, node->a, &value) < 0)
             return -1;
         return node->negated && value.kind != JV_TEXT
                    ? jinja_run_fail(r, node, ERR_INVALID,
                                     "a filter block whose filter gives no text:", &node->a->value)
-                   : put(r, node, &value);
+                   : jinja_run_put(r, node, &value);
     case JN_FOR:
         return run_for(r, f, node);
     case JN_IF:

@@ -15,11 +15,11 @@ struct scope {
     struct jinja_nodes inner;     /* nodes with inner scopes, which are visited after this scope */
 };
 
-static int visit(struct jinja_parser *p, struct scope *s, struct jinja_node *node);
+static int jinja_scope_visit(struct jinja_parser *p, struct scope *s, struct jinja_node *node);
 static int scope_run(struct jinja_parser *p, const struct scope *parent, struct jinja_node *const *params,
                      size_t count, struct jinja_node *body);
 
-static size_t place_of(const struct scope *s, const struct jv *name)
+static size_t jinja_scope_place_of(const struct scope *s, const struct jv *name)
 {
     size_t i = 0;
     while (i < s->names.count && !jv_equal(&s->names.items[i], name))
@@ -29,7 +29,7 @@ static size_t place_of(const struct scope *s, const struct jv *name)
 
 static int mention(struct jinja_parser *p, struct scope *s, const struct jv *name, bool store)
 {
-    if (place_of(s, name) < s->names.count)
+    if (jinja_scope_place_of(s, name) < s->names.count)
         return 0;
     if (s->names.count == NAMES_MAX)
         return jinja_fail(p, ERR_TOO_BIG, "too many names in one scope, with", name);
@@ -41,7 +41,7 @@ static int mention(struct jinja_parser *p, struct scope *s, const struct jv *nam
 static int visit_all(struct jinja_parser *p, struct scope *s, struct jinja_node *const *list, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (visit(p, s, list[i]) < 0)
+        if (jinja_scope_visit(p, s, list[i]) < 0)
             return -1;
     return 0;
 }
@@ -61,14 +61,14 @@ static struct scope branch(const struct scope *s)
 static int visit_if(struct jinja_parser *p, struct scope *s, struct jinja_node *node)
 {
     struct scope ways[3];
-    if (visit(p, s, node->list[0]) < 0)
+    if (jinja_scope_visit(p, s, node->list[0]) < 0)
         return -1;
     for (size_t w = 0; w < 3; w++) {
         const size_t from = w == 0 ? 1 : w == 1 ? 2 : node->count;
         const size_t to = w == 0 ? 2 : node->count;
         ways[w] = branch(s);
         if (visit_all(p, &ways[w], node->list + from, to - from) < 0 ||
-            (w == 2 && visit(p, &ways[w], node->a) < 0)) {
+            (w == 2 && jinja_scope_visit(p, &ways[w], node->a) < 0)) {
             return -1;
         }
         for (size_t i = 0; i < ways[w].inner.count; i++)
@@ -81,7 +81,7 @@ static int visit_if(struct jinja_parser *p, struct scope *s, struct jinja_node *
             const struct jv *name = &ways[w].names.items[i];
             bool all = true;
             for (size_t o = 0; o < 3; o++) {
-                const size_t at = place_of(&ways[o], name);
+                const size_t at = jinja_scope_place_of(&ways[o], name);
                 all = all && at < ways[o].names.count && jv_true(&ways[o].stored.items[at]);
             }
             if (mention(p, s, name, all) < 0)
@@ -102,7 +102,7 @@ static int visit_targets(struct jinja_parser *p, struct scope *s, const struct j
     return 0;
 }
 
-static int visit(struct jinja_parser *p, struct scope *s, struct jinja_node *node)
+static int jinja_scope_visit(struct jinja_parser *p, struct scope *s, struct jinja_node *node)
 {
     if (!node)
         return 0;
@@ -114,13 +114,13 @@ static int visit(struct jinja_parser *p, struct scope *s, struct jinja_node *nod
     case JN_SET:
         if (node->b && jinja_nodes_add(p, &s->inner, node) < 0)
             return -1;
-        return visit(p, s, node->a) < 0 ? -1 : visit_targets(p, s, node);
+        return jinja_scope_visit(p, s, node->a) < 0 ? -1 : visit_targets(p, s, node);
     case JN_FOR:
-        return jinja_nodes_add(p, &s->inner, node) < 0 ? -1 : visit(p, s, node->a);
+        return jinja_nodes_add(p, &s->inner, node) < 0 ? -1 : jinja_scope_visit(p, s, node->a);
     case JN_MACRO:
         return jinja_nodes_add(p, &s->inner, node) < 0 ? -1 : mention(p, s, &node->value, true);
     case JN_CALL_BLOCK:
-        return jinja_nodes_add(p, &s->inner, node->a) < 0 ? -1 : visit(p, s, node->b);
+        return jinja_nodes_add(p, &s->inner, node->a) < 0 ? -1 : jinja_scope_visit(p, s, node->b);
     case JN_WITH:
         return jinja_nodes_add(p, &s->inner, node) < 0 ? -1 : visit_all(p, s, node->list, node->count);
     case JN_CAPTURE:
@@ -129,19 +129,19 @@ static int visit(struct jinja_parser *p, struct scope *s, struct jinja_node *nod
         return jinja_nodes_add(p, &s->inner, node);
     case JN_COMPARE: /* the right operand of one step is the left one of the next */
         for (size_t i = 0; i < node->count; i++)
-            if (visit(p, s, node->list[i]->b) < 0)
+            if (jinja_scope_visit(p, s, node->list[i]->b) < 0)
                 return -1;
-        return visit(p, s, node->a);
+        return jinja_scope_visit(p, s, node->a);
     default:
-        return visit(p, s, node->a) < 0 || visit(p, s, node->b) < 0 || visit(p, s, node->c) < 0 ||
-                       visit(p, s, node->d) < 0
+        return jinja_scope_visit(p, s, node->a) < 0 || jinja_scope_visit(p, s, node->b) < 0 ||
+                       jinja_scope_visit(p, s, node->c) < 0 || jinja_scope_visit(p, s, node->d) < 0
                    ? -1
                    : visit_all(p, s, node->list, node->count);
     }
 }
 
 /* Visits the inner scopes of a node. */
-static int scopes_of(struct jinja_parser *p, const struct scope *s, struct jinja_node *node)
+static int jinja_scope_scopes_of(struct jinja_parser *p, const struct scope *s, struct jinja_node *node)
 {
     switch (node->kind) {
     case JN_FOR:
@@ -161,7 +161,7 @@ static int scopes_of(struct jinja_parser *p, const struct scope *s, struct jinja
 static bool is_outside(const struct scope *s, const struct jv *name)
 {
     for (; s != NULL; s = s->parent)
-        if (place_of(s, name) < s->names.count)
+        if (jinja_scope_place_of(s, name) < s->names.count)
             return true;
     return false;
 }
@@ -184,7 +184,7 @@ static int scope_run(struct jinja_parser *p, const struct scope *parent, struct 
         }
     }
     for (size_t i = 0; i < s.inner.count; i++)
-        if (scopes_of(p, &s, s.inner.items[i]) < 0)
+        if (jinja_scope_scopes_of(p, &s, s.inner.items[i]) < 0)
             return -1;
     return 0;
 }

@@ -10,7 +10,7 @@
         return 0;                                                                                            \
     }
 
-static bool is_one_of(const struct jv *value, bool iterators)
+static bool jinja_test_is_one_of(const struct jv *value, bool iterators)
 {
     const bool list = value->kind == JV_LIST && (iterators || value->list->form <= JF_RANGE);
     return list || value->kind == JV_TEXT || value->kind == JV_MAP || value->kind == JV_UNDEFINED;
@@ -21,8 +21,8 @@ TEST(is_undefined, c->self->kind == JV_UNDEFINED)
 TEST(is_none, c->self->kind == JV_NONE)
 TEST(is_string, c->self->kind == JV_TEXT)
 TEST(is_mapping, c->self->kind == JV_MAP)
-TEST(is_iterable, is_one_of(c->self, true) || c->self->kind == JV_LOOP)
-TEST(is_sequence, is_one_of(c->self, false))
+TEST(is_iterable, jinja_test_is_one_of(c->self, true) || c->self->kind == JV_LOOP)
+TEST(is_sequence, jinja_test_is_one_of(c->self, false))
 TEST(is_true, c->self->kind == JV_BOOL && c->self->truth)
 TEST(is_false, c->self->kind == JV_BOOL && !c->self->truth)
 TEST(is_boolean, c->self->kind == JV_BOOL)
@@ -63,7 +63,7 @@ static int is_divisible(const struct jinja_call *c)
     return remains(c, &c->args[0], 0);
 }
 
-static int compared(const struct jinja_call *c, enum jinja_op op)
+static int jinja_test_compared(const struct jinja_call *c, enum jinja_op op)
 {
     bool is = false;
     if (jinja_compared(c->arena, op, c->self, &c->args[0], &is, c->err) < 0) {
@@ -77,7 +77,7 @@ static int compared(const struct jinja_call *c, enum jinja_op op)
 #define COMPARED(name, op)                                                                                   \
     static int name(const struct jinja_call *c)                                                              \
     {                                                                                                        \
-        return compared(c, op);                                                                              \
+        return jinja_test_compared(c, op);                                                                   \
     }
 
 COMPARED(is_equal, JO_EQ)
@@ -90,7 +90,7 @@ COMPARED(is_in, JO_IN)
 
 /* Implements the test sameas. Python's identity is known for None, booleans, and lists and maps that are
  * shared; other equal values are refused. */
-static int is_same(const struct jinja_call *c)
+static int jinja_test_is_same(const struct jinja_call *c)
 {
     const struct jv *a = c->self, *b = &c->args[0];
     const bool single = a->kind == JV_NONE || a->kind == JV_BOOL || b->kind == JV_NONE || b->kind == JV_BOOL;
@@ -121,7 +121,7 @@ static const struct jinja_builtin tests[] = {
     {.name = "odd", .call = is_odd},
     {.name = "even", .call = is_even},
     {.name = "divisibleby", .call = is_divisible, .params = {"num"}, .required = 1},
-    {.name = "sameas", .call = is_same, .params = {"other"}, .required = 1},
+    {.name = "sameas", .call = jinja_test_is_same, .params = {"other"}, .required = 1},
     {.name = "in", .call = is_in, .params = {"seq"}, .required = 1},
     {.name = "eq", .call = is_equal, .params = {""}, .required = 1},
     {.name = "equalto", .call = is_equal, .params = {""}, .required = 1},

@@ -308,7 +308,7 @@ int jinja_do_endswith(const struct jinja_call *c)
     return stands_at_any(c, true);
 }
 
-static int removed(const struct jinja_call *c, bool end)
+static int jinja_text_removed(const struct jinja_call *c, bool end)
 {
     const struct jv *part;
     if (jinja_text_arg(c, 0, &part) < 0 || !part)
@@ -320,12 +320,12 @@ static int removed(const struct jinja_call *c, bool end)
 
 int jinja_do_removeprefix(const struct jinja_call *c)
 {
-    return removed(c, false);
+    return jinja_text_removed(c, false);
 }
 
 int jinja_do_removesuffix(const struct jinja_call *c)
 {
-    return removed(c, true);
+    return jinja_text_removed(c, true);
 }
 
 /* ---- split ---- */
@@ -358,7 +358,7 @@ static bool separator_find(const struct jv *text, const struct jv *by, bool last
     return found;
 }
 
-static int part_add(const struct jinja_call *c, struct jv *list, size_t begin, size_t end)
+static int jinja_text_part_add(const struct jinja_call *c, struct jv *list, size_t begin, size_t end)
 {
     return jv_list_add(c->arena, list->list, jv_borrow(c->self->text + begin, end - begin), c->err);
 }
@@ -392,7 +392,7 @@ static int split_of(const struct jinja_call *c, bool last)
             to = last ? to : begin;
             break;
         }
-        if (part_add(c, &list, last ? end : from, last ? to : begin) < 0)
+        if (jinja_text_part_add(c, &list, last ? end : from, last ? to : begin) < 0)
             return -1;
         from = last ? from : end;
         to = last ? begin : to;
@@ -403,7 +403,7 @@ static int split_of(const struct jinja_call *c, bool last)
         from = last ? from : to - rest.size;
         to = from + rest.size;
     }
-    if ((by || to > from) && part_add(c, &list, from, to) < 0)
+    if ((by || to > from) && jinja_text_part_add(c, &list, from, to) < 0)
         return -1;
     for (size_t i = 0; last && i < list.list->count / 2; i++) {
         const struct jv kept = list.list->items[i];

@@ -99,7 +99,7 @@ static bool tag_ends(struct jinja_parser *p)
     return true;
 }
 
-static int hex_of(struct jinja_parser *p, size_t digits, uint32_t *code)
+static int jinja_token_hex_of(struct jinja_parser *p, size_t digits, uint32_t *code)
 {
     *code = 0;
     for (size_t i = 0; i < digits; i++, p->at++) {
@@ -139,7 +139,13 @@ static int escape_read(struct jinja_parser *p, uint8_t out[4])
         return 1;
     }
     if (c == 'x' || c == 'u' || c == 'U')
-        return hex_of(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, &code) < 0 ? -1 : (int)utf8_encode(code, out);
+        return jinja_token_hex_of(p,
+                                  c == 'x'   ? 2
+                                  : c == 'u' ? 4
+                                             : 8,
+                                  &code) < 0
+                   ? -1
+                   : (int)utf8_encode(code, out);
     out[0] = '\\';
     out[1] = (uint8_t)c;
     return 2;
@@ -176,12 +182,12 @@ static int string_read(struct jinja_parser *p)
     return made ? 0 : -1;
 }
 
-static bool is_letter(char c)
+static bool jinja_token_is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (unsigned char)c >= 0x80;
 }
 
-static bool is_digit(char c)
+static bool jinja_token_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -218,7 +224,7 @@ static int based_read(struct jinja_parser *p)
     return 1;
 }
 
-static int number_read(struct jinja_parser *p)
+static int jinja_token_number_read(struct jinja_parser *p)
 {
     const int based = based_read(p);
     if (based != 0)
@@ -231,10 +237,11 @@ static int number_read(struct jinja_parser *p)
         const char c = p->text[p->at];
         const bool point = c == '.' && p->at + 1 < p->size && strchr("0123456789", p->text[p->at + 1]) &&
                            p->text[p->at + 1] != '\0';
-        const bool between = c == '_' && count > 0 && p->at + 1 < p->size && is_digit(p->text[p->at + 1]);
-        if (!is_digit(c) && !between && !(point && !real && !member))
+        const bool between =
+            c == '_' && count > 0 && p->at + 1 < p->size && jinja_token_is_digit(p->text[p->at + 1]);
+        if (!jinja_token_is_digit(c) && !between && !(point && !real && !member))
             break;
-        if (count == 1 && digits[0] == '0' && !real && is_digit(c) && c != '0')
+        if (count == 1 && digits[0] == '0' && !real && jinja_token_is_digit(c) && c != '0')
             return jinja_fail(p, ERR_INVALID, "a number that begins with 0", NULL);
         real = real || point;
         if (c != '_')
@@ -242,10 +249,10 @@ static int number_read(struct jinja_parser *p)
     }
     const size_t sign = p->at + 1 < p->size && (p->text[p->at + 1] == '-' || p->text[p->at + 1] == '+');
     if (p->at + 1 + sign < p->size && (p->text[p->at] == 'e' || p->text[p->at] == 'E') &&
-        is_digit(p->text[p->at + 1 + sign])) {
+        jinja_token_is_digit(p->text[p->at + 1 + sign])) {
         real = true;
-        for (size_t i = 0;
-             count + 1 < sizeof(digits) && p->at < p->size && (i <= sign || is_digit(p->text[p->at]));
+        for (size_t i = 0; count + 1 < sizeof(digits) && p->at < p->size &&
+                           (i <= sign || jinja_token_is_digit(p->text[p->at]));
              i++, p->at++) {
             digits[count++] = p->text[p->at];
         }
@@ -271,11 +278,12 @@ int jinja_advance(struct jinja_parser *p)
     const char c = p->text[p->at];
     if (c == '\'' || c == '"')
         return string_read(p);
-    if (is_digit(c))
-        return number_read(p);
+    if (jinja_token_is_digit(c))
+        return jinja_token_number_read(p);
     const size_t begin = p->at;
-    if (is_letter(c)) {
-        while (p->at < p->size && (is_letter(p->text[p->at]) || is_digit(p->text[p->at])))
+    if (jinja_token_is_letter(c)) {
+        while (p->at < p->size &&
+               (jinja_token_is_letter(p->text[p->at]) || jinja_token_is_digit(p->text[p->at])))
             p->at++;
         p->token.kind = T_NAME;
         p->token.value = jv_borrow(p->text + begin, p->at - begin);

@@ -337,7 +337,7 @@ static long double exact(const struct jv *value)
                                    : (jv_number(value, &number), (long double)number);
 }
 
-static bool is_number(const struct jv *value)
+static bool jinja_value_is_number(const struct jv *value)
 {
     return value->kind == JV_INT || value->kind == JV_BOOL || value->kind == JV_FLOAT;
 }
@@ -364,7 +364,7 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
     if (depth > EQUAL_DEPTH_MAX || *budget == 0)
         return false;
     --*budget;
-    if (is_number(a) && is_number(b))
+    if (jinja_value_is_number(a) && jinja_value_is_number(b))
         return exact(a) == exact(b);
     if (a->kind != b->kind)
         return false;
@@ -424,7 +424,7 @@ static bool order_within(const struct jv *a, const struct jv *b, int depth, int 
         *order = bytes != 0 ? (bytes > 0) - (bytes < 0) : (a->size > b->size) - (a->size < b->size);
         return true;
     }
-    if (is_number(a) && is_number(b)) {
+    if (jinja_value_is_number(a) && jinja_value_is_number(b)) {
         const long double u = exact(a), v = exact(b);
         *order = u != u || v != v ? 2 : (u > v) - (u < v);
         return true;

@@ -166,7 +166,7 @@ static int do_byte_level(const struct text_list *in, struct text_list *out, stru
     return status < 0 ? -1 : text_list_end(out, err);
 }
 
-static int hex_digit(char c)
+static int decode_steps_hex_digit(char c)
 {
     return c >= '0' && c <= '9'   ? c - '0'
            : c >= 'A' && c <= 'F' ? c - 'A' + 10
@@ -180,13 +180,13 @@ static int byte_of(struct decoded_part part)
 {
     if (part.size != 6 || memcmp(part.text, "<0x", 3) != 0 || part.text[5] != '>')
         return -1;
-    const int high = part.text[3] == '+' ? 0 : hex_digit(part.text[3]);
-    const int low = hex_digit(part.text[4]);
+    const int high = part.text[3] == '+' ? 0 : decode_steps_hex_digit(part.text[3]);
+    const int low = decode_steps_hex_digit(part.text[4]);
     return high >= 0 && low >= 0 ? high << 4 | low : -1;
 }
 
 /* Append a run of bytes to the list: as one text if it is valid UTF-8, else as one U+FFFD for each byte. */
-static int run_end(struct buf *run, struct text_list *out, struct err *err)
+static int decode_steps_run_end(struct buf *run, struct text_list *out, struct err *err)
 {
     const size_t size = run->size;
     int status = 0;
@@ -210,9 +210,10 @@ static int do_byte_fallback(const struct text_list *in, struct text_list *out, s
         if (byte >= 0)
             status = buf_append(&run, &one, 1, err);
         else
-            status = run_end(&run, out, err) < 0 ? -1 : text_list_add(out, part.text, part.size, err);
+            status =
+                decode_steps_run_end(&run, out, err) < 0 ? -1 : text_list_add(out, part.text, part.size, err);
     }
-    status = status < 0 ? -1 : run_end(&run, out, err);
+    status = status < 0 ? -1 : decode_steps_run_end(&run, out, err);
     buf_fini(&run);
     return status;
 }

@@ -40,7 +40,7 @@ static bool here(const struct pattern_walk *w, const char *text)
     return w->size - w->at >= size && memcmp(w->text + w->at, text, size) == 0;
 }
 
-static int copy(struct pattern_walk *w, size_t count, struct err *err)
+static int dialect_copy(struct pattern_walk *w, size_t count, struct err *err)
 {
     const size_t left = w->size - w->at;
     const size_t taken = count < left ? count : left;
@@ -50,7 +50,7 @@ static int copy(struct pattern_walk *w, size_t count, struct err *err)
     return 0;
 }
 
-static int refuse(const char *what, struct err *err)
+static int dialect_refuse(const char *what, struct err *err)
 {
     return err_set(err, ERR_UNSUPPORTED, "%s in a regular expression is not supported", what);
 }
@@ -131,15 +131,15 @@ static int walk_property(struct pattern_walk *w, struct err *err)
     bool negative = w->text[w->at + 1] == 'P';
     char name[NAME_BYTES];
     if (!close)
-        return copy(w, w->size - w->at, err);
+        return dialect_copy(w, w->size - w->at, err);
     if (*open == '^') {
         negative = !negative;
         open++;
     }
     if (!name_fold(open, (size_t)(close - open), name))
-        return refuse("a property of so long a name", err);
+        return dialect_refuse("a property of so long a name", err);
     if (w->scope.ignore_case && w->classes > 0 && depends_on_case(name))
-        return refuse("a class of upper or lower case letters without regard to case", err);
+        return dialect_refuse("a class of upper or lower case letters without regard to case", err);
     w->at = (size_t)(close - w->text) + 1;
     return write_property(w, name, w->classes == 0 && strcmp(name, "word") == 0 ? word_more : "", negative,
                           err);
@@ -167,7 +167,8 @@ static int walk_escape(struct pattern_walk *w, struct err *err)
     switch (next) {
     case 'p':
     case 'P':
-        return w->at + 2 < w->size && w->text[w->at + 2] == '{' ? walk_property(w, err) : copy(w, 2, err);
+        return w->at + 2 < w->size && w->text[w->at + 2] == '{' ? walk_property(w, err)
+                                                                : dialect_copy(w, 2, err);
     case 'w':
     case 'W':
         w->at += 2;
@@ -178,13 +179,13 @@ static int walk_escape(struct pattern_walk *w, struct err *err)
         return write_property(w, "digit", "", next == 'D', err);
     case 'b':
     case 'B':
-        return inside ? copy(w, 2, err) : write_boundary(w, next == 'B', err);
+        return inside ? dialect_copy(w, 2, err) : write_boundary(w, next == 'B', err);
     case 'X':
     case 'y':
     case 'Y':
-        return inside ? copy(w, 2, err) : refuse("\\X, \\y or \\Y", err);
+        return inside ? dialect_copy(w, 2, err) : dialect_refuse("\\X, \\y or \\Y", err);
     default:
-        return copy(w, 2, err);
+        return dialect_copy(w, 2, err);
     }
 }
 
@@ -202,7 +203,7 @@ static int walk_bracket(struct pattern_walk *w, bool *done, struct err *err)
             continue;
         *done = true;
         if (w->scope.ignore_case && depends_on_case(names[i]))
-            return refuse("a class of upper or lower case letters without regard to case", err);
+            return dialect_refuse("a class of upper or lower case letters without regard to case", err);
         w->at += strlen(bracket);
         if (strcmp(names[i], "punct") != 0)
             return write_property(w, names[i], "", negative, err);
@@ -240,12 +241,12 @@ static int walk_open(struct pattern_walk *w, struct err *err)
         return 0;
     if (w->classes > 0 && is_bracket(w)) {
         const char *close = memchr(w->text + w->at, ']', w->size - w->at);
-        return copy(w, (size_t)(close - w->text) + 1 - w->at, err);
+        return dialect_copy(w, (size_t)(close - w->text) + 1 - w->at, err);
     }
     w->classes++;
-    if (copy(w, 1, err) < 0 || (here(w, "^") && copy(w, 1, err) < 0))
+    if (dialect_copy(w, 1, err) < 0 || (here(w, "^") && dialect_copy(w, 1, err) < 0))
         return -1;
-    return here(w, "]") ? copy(w, 1, err) : 0;
+    return here(w, "]") ? dialect_copy(w, 1, err) : 0;
 }
 
 static int walk_in_class(struct pattern_walk *w, struct err *err)
@@ -257,9 +258,9 @@ static int walk_in_class(struct pattern_walk *w, struct err *err)
         return walk_open(w, err);
     case ']':
         w->classes--;
-        return copy(w, 1, err);
+        return dialect_copy(w, 1, err);
     default:
-        return copy(w, 1, err);
+        return dialect_copy(w, 1, err);
     }
 }
 
@@ -272,22 +273,22 @@ static int walk_options(struct pattern_walk *w, struct pattern_scope *scope, boo
         on = c == '-' ? false : on;
         scope->extended = c == 'x' ? on : scope->extended;
         scope->ignore_case = c == 'i' ? on : scope->ignore_case;
-        if (copy(w, 1, err) < 0)
+        if (dialect_copy(w, 1, err) < 0)
             return -1;
     }
     const char end = w->at < w->size ? w->text[w->at] : '\0';
     if (end != ':' && end != ')')
-        return refuse("an option of a group other than i, m and x", err);
+        return dialect_refuse("an option of a group other than i, m and x", err);
     *is_group = end == ':';
-    return copy(w, 1, err);
+    return dialect_copy(w, 1, err);
 }
 
 static int walk_comment(struct pattern_walk *w, const char end, struct err *err)
 {
     while (w->at < w->size && w->text[w->at] != end)
-        if (copy(w, w->text[w->at] == '\\' && end == ')' ? 2 : 1, err) < 0)
+        if (dialect_copy(w, w->text[w->at] == '\\' && end == ')' ? 2 : 1, err) < 0)
             return -1;
-    return copy(w, 1, err);
+    return dialect_copy(w, 1, err);
 }
 
 static int walk_group(struct pattern_walk *w, struct err *err)
@@ -298,13 +299,13 @@ static int walk_group(struct pattern_walk *w, struct err *err)
         return walk_comment(w, ')', err);
     if (here(w, "(*") || here(w, "(?{") || here(w, "(?C") || here(w, "(?y") || here(w, "(?L") ||
         here(w, "(?I")) {
-        return refuse("a callout or a rarer group", err);
+        return dialect_refuse("a callout or a rarer group", err);
     }
     const char kind = here(w, "(?") && w->at + 2 < w->size ? w->text[w->at + 2] : '\0';
     if (kind != '\0' && !strchr(":=!<>'~(|", kind)) {
-        if (copy(w, 2, err) < 0 || walk_options(w, &scope, &is_group, err) < 0)
+        if (dialect_copy(w, 2, err) < 0 || walk_options(w, &scope, &is_group, err) < 0)
             return -1;
-    } else if (copy(w, kind == '\0' ? 1 : 3, err) < 0) {
+    } else if (dialect_copy(w, kind == '\0' ? 1 : 3, err) < 0) {
         return -1;
     }
     if (!is_group) {
@@ -339,7 +340,7 @@ int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct 
         } else {
             if (c == ')' && w.depth > 0)
                 w.scope = w.outer[--w.depth];
-            status = copy(&w, 1, err);
+            status = dialect_copy(&w, 1, err);
         }
         if (status < 0)
             return -1;

@@ -37,7 +37,7 @@ static size_t category_size(const char *text, size_t size)
     return 0;
 }
 
-static bool is_letter(char c)
+static bool dialect_common_is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
@@ -65,8 +65,8 @@ static size_t escape_size(const struct pattern_reader *r, bool in_class)
         return r->ignore_case || (in_class && next == 'P') ? 0 : category_size(text, left);
     if (next == 'r' || next == 'n' || next == 't' || next == 's' || (next == 'S' && !in_class))
         return 2;
-    return next > ' ' && next < 0x7f && !is_letter(next) && !(next >= '0' && next <= '9') && next != '<' &&
-                   next != '>' && next != '\'' && next != '`'
+    return next > ' ' && next < 0x7f && !dialect_common_is_letter(next) && !(next >= '0' && next <= '9') &&
+                   next != '<' && next != '>' && next != '\'' && next != '`'
                ? 2
                : 0;
 }

@@ -36,7 +36,7 @@ static bool is_at(const struct target_walk *w, const char *text)
     return w->size - w->at >= size && memcmp(w->text + w->at, text, size) == 0;
 }
 
-static void part_add(struct target_walk *w, bool anchor, size_t size)
+static void dialect_targets_part_add(struct target_walk *w, bool anchor, size_t size)
 {
     struct group *g = &w->group[w->depth];
     g->parts += g->parts < 2;
@@ -62,7 +62,7 @@ static void class_skip(struct target_walk *w)
     } while (open > 0 && w->at < w->size);
 }
 
-static void comment_skip(struct target_walk *w, char end)
+static void dialect_targets_comment_skip(struct target_walk *w, char end)
 {
     while (w->at < w->size && w->text[w->at] != end)
         w->at += w->text[w->at] == '\\' && end == ')' ? 2 : 1;
@@ -95,7 +95,7 @@ static size_t quantifier_size(const struct target_walk *w)
 
 /* Read the options of a group, from "(?" up to ")" or ":"; *opens is true for ":". Returns false if the group
  * has none. */
-static bool options_read(struct target_walk *w, struct group *inner, bool *opens)
+static bool dialect_targets_options_read(struct target_walk *w, struct group *inner, bool *opens)
 {
     bool on = true;
     size_t at = w->at + 2;
@@ -116,15 +116,15 @@ static int group_open(struct target_walk *w, struct err *err)
     struct group inner = {.extended = outer->extended};
     bool opens = true;
     if (is_at(w, "(?#")) {
-        comment_skip(w, ')');
+        dialect_targets_comment_skip(w, ')');
         return 0;
     }
     inner.plain = is_at(w, "(?:");
     inner.look = is_at(w, "(?=") || is_at(w, "(?!") || is_at(w, "(?<=") || is_at(w, "(?<!");
-    if (!is_at(w, "(?") || !options_read(w, &inner, &opens))
+    if (!is_at(w, "(?") || !dialect_targets_options_read(w, &inner, &opens))
         w->at += !is_at(w, "(?") ? 1 : is_at(w, "(?<=") || is_at(w, "(?<!") ? 4 : 3;
     if (!opens) {
-        part_add(w, false, 0);
+        dialect_targets_part_add(w, false, 0);
         outer->extended = inner.extended;
         outer->options = true;
         return 0;
@@ -155,10 +155,10 @@ static void group_close(struct target_walk *w)
         anchor = w->group[w->depth].look || (w->group[w->depth].plain && w->group[w->depth].any_anchor);
         w->depth--;
     }
-    part_add(w, anchor, 1);
+    dialect_targets_part_add(w, anchor, 1);
 }
 
-static int step(struct target_walk *w, struct err *err)
+static int dialect_targets_step(struct target_walk *w, struct err *err)
 {
     const char c = w->text[w->at];
     struct group *g = &w->group[w->depth];
@@ -172,10 +172,10 @@ static int step(struct target_walk *w, struct err *err)
         }
     } else if (c == '\\') {
         const char next = w->at + 1 < w->size ? w->text[w->at + 1] : '\0';
-        part_add(w, next != '\0' && strchr("AZzbBGKyY", next), 2);
+        dialect_targets_part_add(w, next != '\0' && strchr("AZzbBGKyY", next), 2);
     } else if (c == '[') {
         class_skip(w);
-        part_add(w, false, 0);
+        dialect_targets_part_add(w, false, 0);
     } else if (c == '(') {
         return group_open(w, err);
     } else if (c == ')') {
@@ -184,11 +184,11 @@ static int step(struct target_walk *w, struct err *err)
         alternative_end(w);
         w->at++;
     } else if (g->extended && c == '#') {
-        comment_skip(w, '\n');
+        dialect_targets_comment_skip(w, '\n');
     } else if (g->extended && (c == ' ' || (c >= '\t' && c <= '\r'))) {
         w->at++;
     } else {
-        part_add(w, c == '^' || c == '$', 1);
+        dialect_targets_part_add(w, c == '^' || c == '$', 1);
     }
     return 0;
 }
@@ -197,7 +197,7 @@ int dialect_targets_check(const char *pattern, size_t size, struct err *err)
 {
     struct target_walk w = {.text = pattern, .size = size};
     while (w.at < size)
-        if (step(&w, err) < 0)
+        if (dialect_targets_step(&w, err) < 0)
             return -1;
     return 0;
 }

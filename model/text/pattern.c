@@ -42,7 +42,7 @@ struct pattern_search {
     size_t last_end; /* where the match before ended; SIZE_MAX: there was none yet */
 };
 
-static void *no_memory(struct err *err)
+static void *pattern_no_memory(struct err *err)
 {
     err_set(err, ERR_NOMEM, "out of memory for a pattern");
     return NULL;
@@ -70,7 +70,7 @@ static struct pattern *compile_pcre2(const char *text, size_t size, uint32_t opt
 {
     struct pattern *pattern = calloc(1, sizeof(*pattern));
     if (!pattern)
-        return no_memory(err);
+        return pattern_no_memory(err);
     pattern->code = pcre2_code_of(text, size, options, err);
     if (!pattern->code) {
         pattern_destroy(pattern);
@@ -114,7 +114,7 @@ static struct pattern *oniguruma(const char *text, size_t size, struct err *err)
     onig_free(given);
     struct pattern *pattern = calloc(1, sizeof(*pattern));
     if (!pattern)
-        return no_memory(err);
+        return pattern_no_memory(err);
     struct buf expanded = {.limit = EXPANDED_BYTES};
     if (dialect_oniguruma(text, size, &expanded, err) < 0)
         err_wrap(err, "the regular expression \"%.100s\" cannot be used", text);
@@ -169,7 +169,7 @@ struct pattern *pattern_literal(const char *text, size_t size, struct err *err)
     pattern->literal = malloc(size + 1);
     if (!pattern->literal) {
         pattern_destroy(pattern);
-        return no_memory(err);
+        return pattern_no_memory(err);
     }
     memcpy(pattern->literal, text, size);
     pattern->literal_size = size;
@@ -225,7 +225,7 @@ void pattern_destroy(struct pattern *pattern)
     free(pattern);
 }
 
-static bool search_init(struct pattern_search *s)
+static bool pattern_search_init(struct pattern_search *s)
 {
     if (!s->pattern->code) {
         s->region = onig_region_new();
@@ -252,11 +252,11 @@ struct pattern_search *pattern_search_create(const struct pattern *pattern, stru
 {
     struct pattern_search *s = calloc(1, sizeof(*s));
     if (!s)
-        return no_memory(err);
+        return pattern_no_memory(err);
     s->pattern = pattern;
-    if (!search_init(s)) {
+    if (!pattern_search_init(s)) {
         pattern_search_destroy(s);
-        return no_memory(err);
+        return pattern_no_memory(err);
     }
     return s;
 }

@@ -165,8 +165,8 @@ static int walk_part(const struct split_walk *walk, unsigned stage, const struct
 /* Take the next part of the text. Where 'how' joins it to *held, *held grows; otherwise *held becomes a piece
  * and the part takes its place. Where 'how' joins no parts at all, the part becomes a piece at once, or
  * vanishes (SPLIT_REMOVED). */
-static int part_add(const struct split_walk *walk, unsigned stage, const struct text_view *view,
-                    struct split_part *held, struct split_part part, struct err *err)
+static int split_part_add(const struct split_walk *walk, unsigned stage, const struct text_view *view,
+                          struct split_part *held, struct split_part part, struct err *err)
 {
     const enum split_how how = walk->splitter->stages[stage].how;
     part.match = part.match != walk->splitter->stages[stage].invert;
@@ -199,19 +199,19 @@ static int walk_cut(const struct split_walk *walk, unsigned stage, const struct 
     pattern_begin(search, view->text, view->size);
     while ((got = pattern_next(search, &begin, &end, err)) > 0) {
         if ((begin > done &&
-             part_add(walk, stage, view, &held,
-                      (struct split_part){.there = true, .begin = done, .end = begin}, err) < 0) ||
-            part_add(walk, stage, view, &held,
-                     (struct split_part){.there = true, .match = true, .begin = begin, .end = end},
-                     err) < 0) {
+             split_part_add(walk, stage, view, &held,
+                            (struct split_part){.there = true, .begin = done, .end = begin}, err) < 0) ||
+            split_part_add(walk, stage, view, &held,
+                           (struct split_part){.there = true, .match = true, .begin = begin, .end = end},
+                           err) < 0) {
             return -1;
         }
         done = end;
     }
     if (got < 0 ||
         (done < view->size &&
-         part_add(walk, stage, view, &held,
-                  (struct split_part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
+         split_part_add(walk, stage, view, &held,
+                        (struct split_part){.there = true, .begin = done, .end = view->size}, err) < 0)) {
         return -1;
     }
     return walk_part(walk, stage, view, &held, err);

@@ -265,7 +265,7 @@ static bool is_unformed(const struct text_view *in, size_t at)
 
 /* Returns the end of the chunk at 'at', which can be normalised by itself: no character composes with an
  * ASCII character behind it. */
-static size_t chunk_end(const struct text_view *in, size_t at)
+static size_t text_steps_chunk_end(const struct text_view *in, size_t at)
 {
     const bool plain = (unsigned char)in->text[at] < 0x80;
     size_t end = at + 1;
@@ -297,7 +297,7 @@ static int step_form(const struct text_step *step, const struct text_view *in, s
             at = behind;
             continue;
         }
-        const size_t end = chunk_end(in, at);
+        const size_t end = text_steps_chunk_end(in, at);
         utf8proc_uint8_t *formed = NULL;
         const utf8proc_ssize_t size =
             (unsigned char)in->text[end - 1] < 0x80

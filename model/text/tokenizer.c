@@ -82,7 +82,7 @@ static bool candidate_before(const struct merge_candidate *a, const struct merge
 
 /* Adds a candidate to the heap, which has room: for a piece of n symbols it holds at most 2n candidates, n at
  * first and one more for each merge, which takes one candidate out and puts at most two in. */
-static void heap_push(struct encode_scratch *s, struct merge_candidate entry)
+static void tokenizer_heap_push(struct encode_scratch *s, struct merge_candidate entry)
 {
     size_t at = s->heap_count++;
     while (at > 0 && candidate_before(&entry, &s->heap[(at - 1) / 2])) {
@@ -92,7 +92,7 @@ static void heap_push(struct encode_scratch *s, struct merge_candidate entry)
     s->heap[at] = entry;
 }
 
-static struct merge_candidate heap_pop(struct encode_scratch *s)
+static struct merge_candidate tokenizer_heap_pop(struct encode_scratch *s)
 {
     const struct merge_candidate top = s->heap[0];
     const struct merge_candidate last = s->heap[--s->heap_count];
@@ -138,7 +138,8 @@ static void candidate_add(const struct tokenizer *t, struct encode_scratch *s, i
     const struct merge_slot *merge =
         tokenizer_merge(t, (uint32_t)symbol->id, (uint32_t)s->symbols[symbol->next].id);
     if (merge)
-        heap_push(s, (struct merge_candidate){.rank = merge->rank, .merged = merge->merged, .left = left});
+        tokenizer_heap_push(
+            s, (struct merge_candidate){.rank = merge->rank, .merged = merge->merged, .left = left});
 }
 
 /* Merge symbols[0..count) until no pair of neighbours has a merge. */
@@ -148,7 +149,7 @@ static void symbols_merge(const struct tokenizer *t, struct encode_scratch *s, i
     for (int32_t i = 0; i < count; i++)
         candidate_add(t, s, i);
     while (s->heap_count > 0) {
-        const struct merge_candidate best = heap_pop(s);
+        const struct merge_candidate best = tokenizer_heap_pop(s);
         struct symbol *left = &s->symbols[best.left];
         if (left->id < 0 || left->next < 0)
             continue;
@@ -428,7 +429,7 @@ static const struct added_token *added_at(const struct encode_state *e, const ch
     return best;
 }
 
-static bool is_word(uint32_t code)
+static bool tokenizer_is_word(uint32_t code)
 {
     return code_set_has(&unicode_word, code);
 }
@@ -455,8 +456,8 @@ static uint32_t character_after(const char *text, size_t size, size_t at, size_t
 static bool is_whole_word(const char *text, size_t size, size_t begin, size_t end)
 {
     size_t unused;
-    return (begin == 0 || !is_word(character_before(text, begin, &unused))) &&
-           (end == size || !is_word(character_after(text, size, end, &unused)));
+    return (begin == 0 || !tokenizer_is_word(character_before(text, begin, &unused))) &&
+           (end == size || !tokenizer_is_word(character_after(text, size, end, &unused)));
 }
 
 /* Extend [*begin, *end) by the white space that the token swallows on its sides, but not to before 'done'. */

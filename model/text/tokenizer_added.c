@@ -13,7 +13,7 @@ static const char *const flags[FLAG_COUNT] = {"lstrip", "rstrip", "single_word",
 static const char mark[] = "is a token";
 const char added_was_normalised[] = "was normalised";
 
-static int no_memory(struct err *err)
+static int tokenizer_added_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "out of memory for added tokens");
 }
@@ -42,7 +42,7 @@ json_t *added_token(const json_t *object, int special, const char *file, const c
     }
     if (!good) {
         json_decref(token);
-        no_memory(err);
+        tokenizer_added_no_memory(err);
         return NULL;
     }
     return token;
@@ -82,7 +82,7 @@ int added_vocabulary_init(struct added_vocabulary *v, const json_t *vocab, struc
                                    .tokens = json_object(),
                                    .special = json_object(),
                                    .next = (json_int_t)json_object_size(vocab)};
-    return v->ids && v->tokens && v->special ? 0 : no_memory(err);
+    return v->ids && v->tokens && v->special ? 0 : tokenizer_added_no_memory(err);
 }
 
 void added_vocabulary_fini(struct added_vocabulary *v)
@@ -103,7 +103,7 @@ static int set_content(json_t *object, const json_t *content, json_t *value)
                                         value);
 }
 
-static json_t *by_id(const struct added_vocabulary *v, const json_t *id)
+static json_t *tokenizer_added_by_id(const struct added_vocabulary *v, const json_t *id)
 {
     char text[ID_TEXT];
     snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(id));
@@ -113,7 +113,7 @@ static json_t *by_id(const struct added_vocabulary *v, const json_t *id)
 const json_t *added_vocabulary_find(const struct added_vocabulary *v, const json_t *content)
 {
     const json_t *id = by_content(v->ids, content);
-    return !id ? NULL : by_id(v, id);
+    return !id ? NULL : tokenizer_added_by_id(v, id);
 }
 
 /* Put a token under the id that its content has already, or else under the next id. */
@@ -149,20 +149,20 @@ int added_vocabulary_put(struct added_vocabulary *v, const json_t *list, struct 
         if (json_string_length(content) == 0 || added_equal(added_vocabulary_find(v, content), token))
             continue;
         if (put_one(v, token) < 0)
-            return no_memory(err);
+            return tokenizer_added_no_memory(err);
     }
     json_array_foreach (list, i, token) {
         const json_t *content = added_content(token);
         if (json_string_length(content) > 0 && added_flag(token, "special") &&
             set_content(v->special, content, json_true()) < 0) {
-            return no_memory(err);
+            return tokenizer_added_no_memory(err);
         }
     }
     return 0;
 }
 
 /* Returns a token's new entry in the form of tokenizer.json's added_tokens, or NULL. */
-static json_t *entry_of(const struct added_vocabulary *v, const char *id, const json_t *token)
+static json_t *tokenizer_added_entry_of(const struct added_vocabulary *v, const char *id, const json_t *token)
 {
     json_t *content = added_content(token);
     json_t *entry = json_pack("{s:I, s:O}", "id", (json_int_t)strtoll(id, NULL, 10), "content", content);
@@ -198,7 +198,7 @@ json_t *added_vocabulary_list(const struct added_vocabulary *v, struct err *err)
     int status = !list || !entries ? -1 : 0;
     json_object_foreach (v->tokens, id, token) {
         if (status == 0) {
-            entries[n] = entry_of(v, id, token);
+            entries[n] = tokenizer_added_entry_of(v, id, token);
             status = !entries[n++] ? -1 : 0;
         }
     }
@@ -209,7 +209,7 @@ json_t *added_vocabulary_list(const struct added_vocabulary *v, struct err *err)
     free(entries);
     if (status < 0) {
         json_decref(list);
-        no_memory(err);
+        tokenizer_added_no_memory(err);
         return NULL;
     }
     return list;

@@ -7,7 +7,7 @@
 
 static const char tokenizer_json[] = "tokenizer.json";
 
-static int no_memory(struct err *err)
+static int tokenizer_added_tokens_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "out of memory for added tokens");
 }
@@ -40,11 +40,12 @@ static int decoder_sort(const struct added_names *names, json_t *list, struct er
         status = json_array_append(list, json_object_get(names->decoder, text));
     }
     free(ids);
-    return status < 0 ? no_memory(err) : 0;
+    return status < 0 ? tokenizer_added_tokens_no_memory(err) : 0;
 }
 
 /* Append a token to 'list', unless 'known' has its content or the list has the token. */
-static int special_add(const json_t *known, json_t *token, json_t *list, struct err *err)
+static int tokenizer_added_tokens_special_add(const json_t *known, json_t *token, json_t *list,
+                                              struct err *err)
 {
     const json_t *content = added_content(token);
     size_t i;
@@ -55,7 +56,7 @@ static int special_add(const json_t *known, json_t *token, json_t *list, struct 
         if (added_equal(item, token))
             return 0;
     }
-    return json_array_append(list, token) < 0 ? no_memory(err) : 0;
+    return json_array_append(list, token) < 0 ? tokenizer_added_tokens_no_memory(err) : 0;
 }
 
 static int specials_add(const struct added_names *names, const struct added_vocabulary *v, json_t *list,
@@ -64,19 +65,19 @@ static int specials_add(const struct added_names *names, const struct added_voca
     const char *name;
     json_t *token, *known = json_copy(v->ids);
     size_t i;
-    int status = !known ? no_memory(err) : 0;
+    int status = !known ? tokenizer_added_tokens_no_memory(err) : 0;
     json_array_foreach (list, i, token) {
         const json_t *content = added_content(token);
         if (status == 0 && json_object_setn_new_nocheck(known, json_string_value(content),
                                                         json_string_length(content), json_true()) < 0) {
-            status = no_memory(err);
+            status = tokenizer_added_tokens_no_memory(err);
         }
     }
     json_object_foreach (names->named, name, token) {
-        status = status == 0 ? special_add(known, token, list, err) : -1;
+        status = status == 0 ? tokenizer_added_tokens_special_add(known, token, list, err) : -1;
     }
     json_array_foreach (names->extra, i, token) {
-        status = status == 0 ? special_add(known, token, list, err) : -1;
+        status = status == 0 ? tokenizer_added_tokens_special_add(known, token, list, err) : -1;
     }
     json_decref(known);
     return status;
@@ -110,7 +111,7 @@ static int specials_again(const struct added_names *names, struct added_vocabula
     json_t *value;
     size_t i;
     json_t *list = json_array();
-    int status = !list ? no_memory(err) : 0;
+    int status = !list ? tokenizer_added_tokens_no_memory(err) : 0;
     json_object_foreach (names->named, name, value) {
         json_t *token = added_token(added_content(value), 1, tokenizer_json, name, err);
         status = !token || json_array_append_new(list, token) < 0 ? -1 : status;
@@ -128,7 +129,7 @@ static int tokens_put(const struct added_names *names, bool repeats, struct adde
                       struct err *err)
 {
     json_t *list = json_array(), *finished = NULL;
-    int status = !list ? no_memory(err) : decoder_sort(names, list, err);
+    int status = !list ? tokenizer_added_tokens_no_memory(err) : decoder_sort(names, list, err);
     if (status == 0)
         status = specials_add(names, v, list, err);
     if (status == 0) {
@@ -160,7 +161,9 @@ int added_tokens_apply(const struct added_names *names, json_t *root, struct err
         status = tokens_put(names, names->repeats, &v, err);
     if (status == 0) {
         result = added_vocabulary_list(&v, err);
-        status = !result ? -1 : json_object_set(root, "added_tokens", result) < 0 ? no_memory(err) : 0;
+        status = !result                                             ? -1
+                 : json_object_set(root, "added_tokens", result) < 0 ? tokenizer_added_tokens_no_memory(err)
+                                                                     : 0;
     }
     json_decref(result);
     json_decref(own);

@@ -13,7 +13,7 @@
  * hashes it once for every place where it can be cut. */
 enum { ARENA_BYTES_MAX = 1 << 30, MERGE_SIDE_BYTES = 4096, SCORE_WORK_MAX = 1 << 30 };
 
-static uint64_t mix(uint64_t h)
+static uint64_t tokenizer_build_mix(uint64_t h)
 {
     h ^= h >> 32;
     h *= 0xd6e8feb86659fd93u;
@@ -28,13 +28,13 @@ static uint64_t hash_bytes(const uint8_t *bytes, size_t size)
     while (size >= 8) {
         uint64_t eight;
         memcpy(&eight, bytes, 8);
-        h = mix(h ^ eight);
+        h = tokenizer_build_mix(h ^ eight);
         bytes += 8;
         size -= 8;
     }
     uint64_t rest = 0;
     memcpy(&rest, bytes, size);
-    return mix(h ^ rest);
+    return tokenizer_build_mix(h ^ rest);
 }
 
 /* Write the raw bytes that a text in GPT-2's alphabet stands for to out[0..size). Returns their number, or -1
@@ -249,7 +249,7 @@ int builder_merges_reserve(struct tokenizer *t, uint64_t count, struct err *err)
 
 static uint32_t merge_slot_of(const struct tokenizer *t, uint32_t left, uint32_t right)
 {
-    return (uint32_t)mix((uint64_t)left << 32 | right) & t->merge_mask;
+    return (uint32_t)tokenizer_build_mix((uint64_t)left << 32 | right) & t->merge_mask;
 }
 
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right)

@@ -34,7 +34,7 @@ struct reading {
     json_t *extra;    /* further special tokens, texts or tokens */
 };
 
-static int no_memory(struct err *err)
+static int tokenizer_files_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "out of memory for the files beside tokenizer.json");
 }
@@ -83,20 +83,20 @@ static int own_collect(struct reading *r, struct err *err)
     json_t *value, *extra;
     void *next;
     json_t *own = json_object();
-    int status = !own ? no_memory(err) : 0;
+    int status = !own ? tokenizer_files_no_memory(err) : 0;
     json_object_foreach_safe (r->members, next, name, value) {
         if (status == 0 && !is_standard(name) && ends_with_token(name) && json_is_string(value)) {
-            status = json_object_set(own, name, value) < 0 ? no_memory(err) : 0;
+            status = json_object_set(own, name, value) < 0 ? tokenizer_files_no_memory(err) : 0;
             json_object_del(r->members, name);
         }
     }
     extra = json_object_get(r->members, extra_key);
     if (status == 0 && json_is_object(extra)) {
-        status = json_object_update(own, extra) < 0 ? no_memory(err) : 0;
+        status = json_object_update(own, extra) < 0 ? tokenizer_files_no_memory(err) : 0;
         json_object_del(r->members, extra_key);
     }
     if (status == 0 && json_object_size(own) > 0 && json_object_set(r->members, own_key, own) < 0)
-        status = no_memory(err);
+        status = tokenizer_files_no_memory(err);
     json_decref(own);
     return status;
 }
@@ -108,7 +108,7 @@ static int config_read(struct reading *r, struct err *err)
     json_t *additional = json_object_get(r->members, additional_key);
     if (additional && !is_true(json_object_get(r->members, extra_key))) {
         if (json_object_set(r->members, extra_key, additional) < 0)
-            return no_memory(err);
+            return tokenizer_files_no_memory(err);
         json_object_del(r->members, additional_key);
     }
     return own_collect(r, err);
@@ -118,10 +118,12 @@ static int decoder_put(struct reading *r, json_int_t id, json_t *token, struct e
 {
     char text[24];
     snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, id);
-    return !token ? -1 : json_object_set_new(r->decoder, text, token) < 0 ? no_memory(err) : 0;
+    return !token                                             ? -1
+           : json_object_set_new(r->decoder, text, token) < 0 ? tokenizer_files_no_memory(err)
+                                                              : 0;
 }
 
-static int decoder_read(struct reading *r, const json_t *decoder, struct err *err)
+static int tokenizer_files_decoder_read(struct reading *r, const json_t *decoder, struct err *err)
 {
     const char *id;
     json_t *value;
@@ -194,7 +196,7 @@ static int map_apply(struct reading *r, const json_t *map, struct err *err)
                                                       : json_incref(value);
         if (!set || json_object_set_new(r->members, name, set) < 0 ||
             json_object_set_new(r->from_map, name, json_true()) < 0) {
-            return !set ? -1 : no_memory(err);
+            return !set ? -1 : tokenizer_files_no_memory(err);
         }
     }
     json_t *extra = json_object_get(r->members, extra_key);
@@ -212,7 +214,7 @@ static int map_apply(struct reading *r, const json_t *map, struct err *err)
     return 0;
 }
 
-static int map_read(struct reading *r, const struct tokenizer_file *file, struct err *err)
+static int tokenizer_files_map_read(struct reading *r, const struct tokenizer_file *file, struct err *err)
 {
     if (file->size == 0)
         return 0;
@@ -257,15 +259,15 @@ static int added_apply(struct reading *r, const json_t *added, struct err *err)
         if (token && /* the flag is stated now, so that it stays when the token becomes special later */
             json_object_set_new(token, "normalized", json_boolean(!added_flag(token, "special"))) < 0) {
             json_decref(token);
-            return no_memory(err);
+            return tokenizer_files_no_memory(err);
         }
         if (decoder_put(r, json_integer_value(id), token, err) < 0)
-            return !content ? no_memory(err) : -1;
+            return !content ? tokenizer_files_no_memory(err) : -1;
     }
     return 0;
 }
 
-static int added_read(struct reading *r, const struct tokenizer_file *file, struct err *err)
+static int tokenizer_files_added_read(struct reading *r, const struct tokenizer_file *file, struct err *err)
 {
     if (file->size == 0)
         return 0;
@@ -359,7 +361,7 @@ static int members_finish(struct reading *r, struct err *err)
             made = json_incref((json_t *)known);
         }
         if (!made || json_object_set_new(r->members, name, made) < 0)
-            return !made ? -1 : no_memory(err);
+            return !made ? -1 : tokenizer_files_no_memory(err);
     }
     return 0;
 }
@@ -373,10 +375,10 @@ static int name_put(struct reading *r, const char *name, json_t *value, struct e
                        "%s: %.60s must be a text or an object with \"__type\": \"AddedToken\"",
                        file_of(r, name), name);
     }
-    return json_object_set(r->named, name, value) < 0 ? no_memory(err) : 0;
+    return json_object_set(r->named, name, value) < 0 ? tokenizer_files_no_memory(err) : 0;
 }
 
-static int names_of(struct reading *r, const json_t *object, struct err *err)
+static int tokenizer_files_names_of(struct reading *r, const json_t *object, struct err *err)
 {
     const char *name;
     json_t *value;
@@ -394,7 +396,7 @@ static int extra_read(struct reading *r, struct err *err)
     size_t i;
     json_t *item;
     if (json_is_object(value))
-        return names_of(r, value, err);
+        return tokenizer_files_names_of(r, value, err);
     if (value && !json_is_null(value) && !json_is_array(value)) {
         return err_set(err, ERR_INVALID, "%s: %s must be a list of tokens or an object", file_of(r, key),
                        key);
@@ -407,14 +409,15 @@ static int extra_read(struct reading *r, struct err *err)
                            file_of(r, key), key);
         }
         if (json_array_append(r->extra, item) < 0)
-            return no_memory(err);
+            return tokenizer_files_no_memory(err);
     }
     return 0;
 }
 
 /* Read the names of special tokens. 'defaults' (or NULL) are those that the tokenizer's class has where the
  * files are silent. 'padding' is tokenizer.json's, whose pad_token counts where neither names one. */
-static int names_read(struct reading *r, const json_t *defaults, const json_t *padding, struct err *err)
+static int tokenizer_files_names_read(struct reading *r, const json_t *defaults, const json_t *padding,
+                                      struct err *err)
 {
     const char *name;
     json_t *value;
@@ -437,7 +440,7 @@ static int names_read(struct reading *r, const json_t *defaults, const json_t *p
     const json_t *own = json_object_get(r->members, own_key);
     if (own && !json_is_null(own) && !json_is_object(own))
         return err_set(err, ERR_INVALID, "%s: %s must be an object", file_of(r, own_key), own_key);
-    return names_of(r, own, err);
+    return tokenizer_files_names_of(r, own, err);
 }
 
 /* ---- templates and switches ---- */
@@ -448,7 +451,7 @@ static int template_put(json_t *templates, const char *name, const json_t *text,
         return err_set(err, ERR_INVALID,
                        "%s: chat_template: each template of several needs a name and a text", config_name);
     }
-    return json_object_set(templates, name, (json_t *)text) < 0 ? no_memory(err) : 0;
+    return json_object_set(templates, name, (json_t *)text) < 0 ? tokenizer_files_no_memory(err) : 0;
 }
 
 static int templates_read(const struct reading *r, const struct tokenizer_files *files, json_t *templates,
@@ -459,7 +462,8 @@ static int templates_read(const struct reading *r, const struct tokenizer_files 
     size_t i;
     json_t *own = json_object_get(r->members, "chat_template");
     if (files->templates && json_object_size(files->templates) > 0)
-        return json_object_update(templates, (json_t *)files->templates) < 0 ? no_memory(err) : 0;
+        return json_object_update(templates, (json_t *)files->templates) < 0 ? tokenizer_files_no_memory(err)
+                                                                             : 0;
     if (json_is_string(own))
         return template_put(templates, "default", own, err);
     json_array_foreach (own, i, value) {
@@ -626,7 +630,7 @@ static int special_tell(const struct reading *r, struct tokenizer_names *names, 
     json_t *token;
     json_object_foreach (r->named, name, token) {
         if (json_object_set(names->special, name, added_content(token)) < 0)
-            return no_memory(err);
+            return tokenizer_files_no_memory(err);
     }
     return 0;
 }
@@ -650,9 +654,10 @@ static int files_apply(struct reading *r, const struct tokenizer_files *files, c
     const json_t *decoder = json_object_get(r->members, "added_tokens_decoder");
     if (config_read(r, err) < 0)
         return -1;
-    if (decoder ? decoder_read(r, decoder, err) < 0
-                : map_read(r, &files->special_map, err) < 0 || added_read(r, &files->added, err) < 0 ||
-                      own_added_read(r, root, err) < 0) {
+    if (decoder
+            ? tokenizer_files_decoder_read(r, decoder, err) < 0
+            : tokenizer_files_map_read(r, &files->special_map, err) < 0 ||
+                  tokenizer_files_added_read(r, &files->added, err) < 0 || own_added_read(r, root, err) < 0) {
         return -1;
     }
     return members_finish(r, err);
@@ -670,9 +675,9 @@ static int reading_run(struct reading *r, const struct tokenizer_files *files, j
     if (class) {
         defaults = tokenizer_class_defaults(class);
         if (!defaults)
-            return no_memory(err);
+            return tokenizer_files_no_memory(err);
     }
-    int status = names_read(r, defaults, json_object_get(root, "padding"), err);
+    int status = tokenizer_files_names_read(r, defaults, json_object_get(root, "padding"), err);
     json_decref(defaults);
     if (status < 0 || special_tell(r, names, err) < 0 || templates_read(r, files, names->templates, err) < 0)
         return -1;
@@ -701,7 +706,7 @@ int tokenizer_files_read(const struct tokenizer_files *files, json_t *root, stru
     else if (!json_is_object(r.members))
         status = err_set(err, ERR_INVALID, "%s: must be an object", config_name);
     else if (!names->special || !names->templates || !r.named || !r.extra || !r.decoder || !r.from_map)
-        status = no_memory(err);
+        status = tokenizer_files_no_memory(err);
     if (status == 0)
         status = reading_run(&r, files, root, names, err);
     json_decref(r.members);

@@ -91,7 +91,8 @@ static bool swallows_behind(const struct gguf *gguf, const char *text, size_t si
     return phi3;
 }
 
-static int added_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
+static int tokenizer_gguf_added_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count,
+                                     struct err *err)
 {
     for (uint64_t i = 0; i < count; i++) {
         int64_t type = TYPE_NORMAL;
@@ -135,7 +136,7 @@ static int scores_read(struct tokenizer *t, const struct gguf *gguf, uint64_t co
     return status;
 }
 
-static int merges_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+static int tokenizer_gguf_merges_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
 {
     enum gguf_kind kind = GGUF_NONE;
     uint64_t count = 0;
@@ -172,7 +173,7 @@ static int sentencepiece_read(struct tokenizer *t, const struct gguf *gguf, stru
     return builder_spaces(t, prefix, true, err);
 }
 
-static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+static int tokenizer_gguf_settings_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
 {
     bool add_bos = !t->bytes;
     bool add_eos = false;
@@ -230,11 +231,11 @@ static int metadata_read(struct tokenizer *t, const struct gguf *gguf, struct er
                        count);
     }
     if (tokens_read(t, gguf, count, err) < 0 || builder_index(t, err) < 0 ||
-        (t->bytes ? merges_read(t, gguf, err) : scores_read(t, gguf, count, err)) < 0 ||
-        added_read(t, gguf, count, err) < 0) {
+        (t->bytes ? tokenizer_gguf_merges_read(t, gguf, err) : scores_read(t, gguf, count, err)) < 0 ||
+        tokenizer_gguf_added_read(t, gguf, count, err) < 0) {
         return -1;
     }
-    return settings_read(t, gguf, err);
+    return tokenizer_gguf_settings_read(t, gguf, err);
 }
 
 int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, struct err *err)

@@ -51,7 +51,7 @@ static int merge_read(struct tokenizer *t, const json_t *merge, uint32_t rank, s
                          json_string_length(b), err);
 }
 
-static int merges_read(struct tokenizer *t, const json_t *merges, struct err *err)
+static int tokenizer_json_merges_read(struct tokenizer *t, const json_t *merges, struct err *err)
 {
     if (!json_is_array(merges))
         return err_set(err, ERR_INVALID, "tokenizer.json: model.merges is not a list");
@@ -95,7 +95,7 @@ static int added_item(const json_t *item, struct added_token *added, const char 
 
 /* With 'texts', set the texts of the added tokens, before the index is built. Without, add them to the tokens
  * that are cut out of texts. */
-static int added_read(struct tokenizer *t, const json_t *root, bool texts, struct err *err)
+static int tokenizer_json_added_read(struct tokenizer *t, const json_t *root, bool texts, struct err *err)
 {
     const json_t *list = json_object_get(root, "added_tokens");
     int status = 0;
@@ -207,7 +207,7 @@ static int stride_check(const struct tokenizer *t, const json_t *root, struct er
                : 0;
 }
 
-static int document_read(struct tokenizer *t, const json_t *root, struct err *err)
+static int tokenizer_json_document_read(struct tokenizer *t, const json_t *root, struct err *err)
 {
     const json_t *model = json_object_get(root, "model");
     const json_t *pre = json_object_get(root, "pre_tokenizer");
@@ -218,9 +218,10 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
                !t->byte_fallback && t->inner_prefix[0] == '\0' && t->end_suffix[0] == '\0';
     if (json_pre_tokenizer_read(t, pre, err) < 0 ||
         json_decoder_read(t, json_object_get(root, "decoder"), err) < 0 ||
-        vocab_read(t, json_object_get(model, "vocab"), err) < 0 || added_read(t, root, true, err) < 0 ||
-        builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
-        added_read(t, root, false, err) < 0 ||
+        vocab_read(t, json_object_get(model, "vocab"), err) < 0 ||
+        tokenizer_json_added_read(t, root, true, err) < 0 || builder_index(t, err) < 0 ||
+        tokenizer_json_merges_read(t, json_object_get(model, "merges"), err) < 0 ||
+        tokenizer_json_added_read(t, root, false, err) < 0 ||
         json_normalizer_read(t, json_object_get(root, "normalizer"), err) < 0 ||
         json_post_processor_read(t, json_object_get(root, "post_processor"), err) < 0 ||
         stride_check(t, root, err) < 0) {
@@ -301,7 +302,7 @@ int tokenizer_from_files(const char *tokenizer_json, size_t size, const struct t
     if (status == 0)
         status = tokenizer_files_read(files, root, &names, err);
     if (status == 0)
-        status = document_read(t, root, err);
+        status = tokenizer_json_document_read(t, root, err);
     json_decref(root);
     if (status == 0)
         status = builder_names(t, &names, err);

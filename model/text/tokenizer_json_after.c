@@ -5,7 +5,7 @@
 
 /* --- decoders --- */
 
-static int replace_read(struct decode_step *step, const json_t *item, struct err *err)
+static int tokenizer_json_after_replace_read(struct decode_step *step, const json_t *item, struct err *err)
 {
     const char *literal;
     const char *to;
@@ -18,7 +18,7 @@ static int replace_read(struct decode_step *step, const json_t *item, struct err
     return step->pattern ? 0 : -1;
 }
 
-static int metaspace_read(struct decode_step *step, const json_t *item, struct err *err)
+static int tokenizer_json_after_metaspace_read(struct decode_step *step, const json_t *item, struct err *err)
 {
     struct metaspace m;
     if (json_metaspace(item, &m, err) < 0)
@@ -30,7 +30,7 @@ static int metaspace_read(struct decode_step *step, const json_t *item, struct e
     return 0;
 }
 
-static int strip_read(struct decode_step *step, const json_t *item, struct err *err)
+static int tokenizer_json_after_strip_read(struct decode_step *step, const json_t *item, struct err *err)
 {
     const char *mark;
     step->kind = DECODE_STRIP;
@@ -80,7 +80,7 @@ static int word_piece_read(struct decode_step *step, const json_t *item, struct 
     return 0;
 }
 
-static int byte_level_read(struct decode_step *step, const json_t *item, struct err *err)
+static int tokenizer_json_after_byte_level_read(struct decode_step *step, const json_t *item, struct err *err)
 {
     bool unused;
     step->kind = DECODE_BYTE_LEVEL;
@@ -107,17 +107,18 @@ static int fuse_read(struct decode_step *step, const json_t *item, struct err *e
     return 0;
 }
 
-static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned depth, struct err *err)
+static int tokenizer_json_after_decoder_read(struct decode_steps *steps, const json_t *item, unsigned depth,
+                                             struct err *err)
 {
     static const struct {
         const char *type;
         int (*read)(struct decode_step *, const json_t *, struct err *);
-    } kinds[] = {{"ByteLevel", byte_level_read},
-                 {"Metaspace", metaspace_read},
-                 {"Replace", replace_read},
+    } kinds[] = {{"ByteLevel", tokenizer_json_after_byte_level_read},
+                 {"Metaspace", tokenizer_json_after_metaspace_read},
+                 {"Replace", tokenizer_json_after_replace_read},
                  {"ByteFallback", byte_fallback_read},
                  {"Fuse", fuse_read},
-                 {"Strip", strip_read},
+                 {"Strip", tokenizer_json_after_strip_read},
                  {"BPEDecoder", suffix_read},
                  {"CTC", ctc_read},
                  {"WordPiece", word_piece_read}};
@@ -126,7 +127,7 @@ static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned
         if (json_list(item, "decoders", &list, err) < 0)
             return -1;
         for (size_t i = 0; i < json_array_size(list); i++)
-            if (decoder_read(steps, json_array_get(list, i), depth + 1, err) < 0)
+            if (tokenizer_json_after_decoder_read(steps, json_array_get(list, i), depth + 1, err) < 0)
                 return -1;
         return 0;
     }
@@ -146,7 +147,7 @@ static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned
 int json_decoder_read(struct tokenizer *t, const json_t *decoder, struct err *err)
 {
     t->decode.spaced = !decoder || json_is_null(decoder);
-    return t->decode.spaced ? 0 : decoder_read(&t->decode, decoder, 0, err);
+    return t->decode.spaced ? 0 : tokenizer_json_after_decoder_read(&t->decode, decoder, 0, err);
 }
 
 /* --- post-processors --- */
@@ -176,8 +177,8 @@ static int around_id(const struct tokenizer *t, struct around *around, bool afte
 }
 
 /* Add the ids that special token 'name' stands for in a TemplateProcessing. */
-static int special_add(const struct tokenizer *t, struct around *around, const json_t *post, const char *name,
-                       bool after, struct err *err)
+static int tokenizer_json_after_special_add(const struct tokenizer *t, struct around *around,
+                                            const json_t *post, const char *name, bool after, struct err *err)
 {
     const json_t *ids =
         json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
@@ -207,7 +208,7 @@ static int template_read(const struct tokenizer *t, struct around *around, const
                 "tokenizer.json: TemplateProcessing.single[%zu] is neither a SpecialToken nor Sequence A", i);
         }
         texts += !name;
-        if (name && special_add(t, around, post, name, texts > 0, err) < 0)
+        if (name && tokenizer_json_after_special_add(t, around, post, name, texts > 0, err) < 0)
             return -1;
     }
     return texts == 1 ? 0
@@ -218,7 +219,8 @@ static int template_read(const struct tokenizer *t, struct around *around, const
 
 /* Read a BertProcessing or RobertaProcessing: its "cls", such as ["<s>", 0], stands before a text and its
  * "sep", such as ["</s>", 2], behind it. */
-static int pair_read(const struct tokenizer *t, struct around *around, const json_t *post, struct err *err)
+static int tokenizer_json_after_pair_read(const struct tokenizer *t, struct around *around,
+                                          const json_t *post, struct err *err)
 {
     return around_id(t, around, false, json_array_get(json_object_get(post, "cls"), 1), err) < 0
                ? -1
@@ -273,7 +275,8 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
                    : around_put(t, &around, json_array_size(json_object_get(post, "single")) > 1, err);
     }
     if (json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing"))
-        return pair_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, false, err);
+        return tokenizer_json_after_pair_read(t, &around, post, err) < 0 ? -1
+                                                                         : around_put(t, &around, false, err);
     return err_set(err, ERR_UNSUPPORTED,
                    "tokenizer.json: post_processor \"%.60s\" is not supported; supported: ByteLevel, "
                    "TemplateProcessing, BertProcessing, RobertaProcessing, Sequence, null",

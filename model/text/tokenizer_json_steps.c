@@ -14,7 +14,7 @@ static int not_known(const char *section, const json_t *item, const char *known,
 
 /* --- normalisers --- */
 
-static int replace_read(struct text_steps *steps, const json_t *item, struct err *err)
+static int tokenizer_json_steps_replace_read(struct text_steps *steps, const json_t *item, struct err *err)
 {
     const char *to;
     size_t to_size;
@@ -33,7 +33,7 @@ static int replace_read(struct text_steps *steps, const json_t *item, struct err
     return text_steps_add(steps, TEXT_REPLACE, literal, literal_size, to, to_size, err);
 }
 
-static int strip_read(struct text_steps *steps, const json_t *item, struct err *err)
+static int tokenizer_json_steps_strip_read(struct text_steps *steps, const json_t *item, struct err *err)
 {
     bool left;
     bool right;
@@ -81,7 +81,7 @@ static int bert_read(struct text_steps *steps, const json_t *item, struct err *e
     return lower ? text_steps_add_map(steps, MAP_LOWER, err) : 0;
 }
 
-static int map_read(struct text_steps *steps, const json_t *item, struct err *err)
+static int tokenizer_json_steps_map_read(struct text_steps *steps, const json_t *item, struct err *err)
 {
     static const char *const maps[] = {[MAP_LOWER] = "Lowercase",
                                        [MAP_ACCENTS] = "StripAccents",
@@ -97,7 +97,8 @@ static int map_read(struct text_steps *steps, const json_t *item, struct err *er
         err);
 }
 
-static int normalizer_read(struct text_steps *steps, const json_t *item, unsigned depth, struct err *err)
+static int tokenizer_json_steps_normalizer_read(struct text_steps *steps, const json_t *item, unsigned depth,
+                                                struct err *err)
 {
     static const char *const forms[] = {
         [TEXT_NFC] = "NFC", [TEXT_NFD] = "NFD", [TEXT_NFKC] = "NFKC", [TEXT_NFKD] = "NFKD"};
@@ -106,7 +107,7 @@ static int normalizer_read(struct text_steps *steps, const json_t *item, unsigne
         if (json_list(item, "normalizers", &list, err) < 0)
             return -1;
         for (size_t i = 0; i < json_array_size(list); i++)
-            if (normalizer_read(steps, json_array_get(list, i), depth + 1, err) < 0)
+            if (tokenizer_json_steps_normalizer_read(steps, json_array_get(list, i), depth + 1, err) < 0)
                 return -1;
         return 0;
     }
@@ -114,15 +115,17 @@ static int normalizer_read(struct text_steps *steps, const json_t *item, unsigne
         if (json_is_type(item, forms[form]))
             return text_steps_add_form(steps, (enum text_form)form, err);
     return json_is_type(item, "Prepend")          ? prepend_read(steps, item, err)
-           : json_is_type(item, "Replace")        ? replace_read(steps, item, err)
-           : json_is_type(item, "Strip")          ? strip_read(steps, item, err)
+           : json_is_type(item, "Replace")        ? tokenizer_json_steps_replace_read(steps, item, err)
+           : json_is_type(item, "Strip")          ? tokenizer_json_steps_strip_read(steps, item, err)
            : json_is_type(item, "BertNormalizer") ? bert_read(steps, item, err)
-                                                  : map_read(steps, item, err);
+                                                  : tokenizer_json_steps_map_read(steps, item, err);
 }
 
 int json_normalizer_read(struct tokenizer *t, const json_t *normalizer, struct err *err)
 {
-    return !normalizer || json_is_null(normalizer) ? 0 : normalizer_read(&t->normal, normalizer, 0, err);
+    return !normalizer || json_is_null(normalizer)
+               ? 0
+               : tokenizer_json_steps_normalizer_read(&t->normal, normalizer, 0, err);
 }
 
 /* --- pre-tokenisers --- */
@@ -166,7 +169,7 @@ static int split_read(struct splitter *splitter, const json_t *item, struct err 
     return splitter_cut(splitter, json_pattern(item, &literal, &literal_size, err), how, invert, err);
 }
 
-static int metaspace_read(struct splitter *splitter, const json_t *item, struct err *err)
+static int tokenizer_json_steps_metaspace_read(struct splitter *splitter, const json_t *item, struct err *err)
 {
     struct metaspace m;
     if (json_metaspace(item, &m, err) < 0)
@@ -185,7 +188,8 @@ static int metaspace_read(struct splitter *splitter, const json_t *item, struct 
 
 /* Read a ByteLevel. With 'last' no stage follows it, so in a byte-level tokenizer bytes need not become
  * characters of GPT-2's alphabet. */
-static int byte_level_read(struct tokenizer *t, const json_t *item, bool last, struct err *err)
+static int tokenizer_json_steps_byte_level_read(struct tokenizer *t, const json_t *item, bool last,
+                                                struct err *err)
 {
     bool prefix;
     bool trim;
@@ -251,23 +255,26 @@ static int delimiter_read(struct splitter *splitter, const json_t *item, struct 
                : splitter_cut(splitter, pattern_literal(text, size, err), SPLIT_REMOVED, false, err);
 }
 
-static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth, struct err *err);
+static int tokenizer_json_steps_stage_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth,
+                                           struct err *err);
 
-static int stages_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth, struct err *err)
+static int tokenizer_json_steps_stages_read(struct tokenizer *t, const json_t *item, bool last,
+                                            unsigned depth, struct err *err)
 {
     const json_t *list;
     if (json_list(item, "pretokenizers", &list, err) < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        if (stage_read(t, json_array_get(list, i), last && i + 1 == json_array_size(list), depth + 1, err) <
-            0) {
+        if (tokenizer_json_steps_stage_read(t, json_array_get(list, i),
+                                            last && i + 1 == json_array_size(list), depth + 1, err) < 0) {
             return -1;
         }
     }
     return 0;
 }
 
-static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth, struct err *err)
+static int tokenizer_json_steps_stage_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth,
+                                           struct err *err)
 {
     static const char *const by_set[] = {"Digits", "Punctuation", "Whitespace", "WhitespaceSplit",
                                          "BertPreTokenizer"};
@@ -275,10 +282,10 @@ static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsign
         if (json_is_type(item, by_set[i]))
             return cut_by_set(t->splitter, item, err);
     if (json_is_type(item, "Sequence") && depth < SECTION_DEPTH_MAX)
-        return stages_read(t, item, last, depth, err);
-    return json_is_type(item, "Split")                ? split_read(t->splitter, item, err)
-           : json_is_type(item, "Metaspace")          ? metaspace_read(t->splitter, item, err)
-           : json_is_type(item, "ByteLevel")          ? byte_level_read(t, item, last, err)
+        return tokenizer_json_steps_stages_read(t, item, last, depth, err);
+    return json_is_type(item, "Split")       ? split_read(t->splitter, item, err)
+           : json_is_type(item, "Metaspace") ? tokenizer_json_steps_metaspace_read(t->splitter, item, err)
+           : json_is_type(item, "ByteLevel") ? tokenizer_json_steps_byte_level_read(t, item, last, err)
            : json_is_type(item, "CharDelimiterSplit") ? delimiter_read(t->splitter, item, err)
            : json_is_type(item, "FixedLength")
                ? cut_by_size(t->splitter, item, err)
@@ -313,5 +320,5 @@ int json_pre_tokenizer_read(struct tokenizer *t, const json_t *pre, struct err *
                        "tokenizer.json: pre_tokenizer has a Metaspace with prepend_scheme \"first\" behind a "
                        "ByteLevel, which is not supported");
     }
-    return stage_read(t, pre, true, 0, err);
+    return tokenizer_json_steps_stage_read(t, pre, true, 0, err);
 }

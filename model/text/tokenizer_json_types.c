@@ -32,7 +32,7 @@ static bool is_count(const json_t *value, json_int_t max)
     return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= max;
 }
 
-static bool is_one_of(const json_t *value, const char *const *names, size_t count)
+static bool tokenizer_json_types_is_one_of(const json_t *value, const char *const *names, size_t count)
 {
     bool found = false;
     for (size_t i = 0; i < count && json_is_string(value); i++)
@@ -41,7 +41,7 @@ static bool is_one_of(const json_t *value, const char *const *names, size_t coun
 }
 
 /* Returns true for a list of ids, or of texts. */
-static bool is_list(const json_t *list, bool ids)
+static bool tokenizer_json_types_is_list(const json_t *list, bool ids)
 {
     bool good = json_is_array(list);
     for (size_t i = 0; i < json_array_size(list) && good; i++) {
@@ -51,7 +51,7 @@ static bool is_list(const json_t *list, bool ids)
     return good;
 }
 
-static bool is_type(const json_t *value, enum member_type type)
+static bool tokenizer_json_types_is_type(const json_t *value, enum member_type type)
 {
     static const char *const sides[] = {"Left", "Right"};
     static const char *const strategies[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
@@ -66,16 +66,16 @@ static bool is_type(const json_t *value, enum member_type type)
     case MEMBER_COUNT:
         return is_count(value, INT64_MAX);
     case MEMBER_SIDE:
-        return is_one_of(value, sides, 2);
+        return tokenizer_json_types_is_one_of(value, sides, 2);
     case MEMBER_STRATEGY:
-        return is_one_of(value, strategies, 3);
+        return tokenizer_json_types_is_one_of(value, strategies, 3);
     case MEMBER_PADDING:
-        return is_one_of(value, paddings, 1) ||
+        return tokenizer_json_types_is_one_of(value, paddings, 1) ||
                (json_object_size(value) == 1 && is_count(json_object_get(value, "Fixed"), INT64_MAX));
     case MEMBER_IDS:
-        return is_list(value, true);
+        return tokenizer_json_types_is_list(value, true);
     case MEMBER_TEXTS:
-        return is_list(value, false);
+        return tokenizer_json_types_is_list(value, false);
     case MEMBER_PAIR:
         return json_array_size(value) == 2 && json_is_string(json_array_get(value, 0)) &&
                is_count(json_array_get(value, 1), UINT32_MAX);
@@ -103,7 +103,7 @@ static int members_check(const json_t *object, const char *where, const struct j
         const struct json_member *m = &members[i];
         const json_t *value = json_object_get(object, m->key);
         const bool none = !value ? m->optional : m->nullable && json_is_null(value);
-        if (!none && !is_type(value, m->type)) {
+        if (!none && !tokenizer_json_types_is_type(value, m->type)) {
             return err_set(err, ERR_INVALID, "tokenizer.json: %s.%s is not %s", where, m->key,
                            words[m->type]);
         }
@@ -128,7 +128,7 @@ static int pieces_check(const json_t *post, const char *key, struct err *err)
         const json_t *inner = special ? special : sequence;
         const json_t *id = json_object_get(inner, "id");
         good = json_object_size(piece) == 1 && is_count(json_object_get(inner, "type_id"), UINT32_MAX) &&
-               (special ? json_is_string(id) : is_one_of(id, sequences, 2));
+               (special ? json_is_string(id) : tokenizer_json_types_is_one_of(id, sequences, 2));
     }
     return good ? 0
                 : err_set(
@@ -138,7 +138,7 @@ static int pieces_check(const json_t *post, const char *key, struct err *err)
                       key);
 }
 
-static int template_check(const json_t *post, struct err *err)
+static int tokenizer_json_types_template_check(const json_t *post, struct err *err)
 {
     static const struct json_member token[] = {{.key = "id", .type = MEMBER_TEXT},
                                                {.key = "ids", .type = MEMBER_IDS},
@@ -175,7 +175,7 @@ static int post_check(const json_t *post, unsigned depth, struct err *err)
     }
     /* `tokenizers` reads a RobertaProcessing whose other members are wrong as a BertProcessing, so only those
      * of a BertProcessing are checked. */
-    return json_is_type(post, "TemplateProcessing") ? template_check(post, err)
+    return json_is_type(post, "TemplateProcessing") ? tokenizer_json_types_template_check(post, err)
            : json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing")
                ? CHECK(post, json_type_of(post), bert, err)
            : json_is_type(post, "ByteLevel")
@@ -252,7 +252,7 @@ int json_nul_name(const char *text, size_t size, struct err *err)
 
 /* --- the whole document --- */
 
-static bool is_none(const json_t *value)
+static bool tokenizer_json_types_is_none(const json_t *value)
 {
     return !value || json_is_null(value);
 }
@@ -274,7 +274,7 @@ static int added_check(const json_t *list, struct err *err)
     return status;
 }
 
-static int keys_check(const json_t *root, struct err *err)
+static int tokenizer_json_types_keys_check(const json_t *root, struct err *err)
 {
     static const char *const known[] = {"version",        "truncation", "padding",
                                         "added_tokens",   "normalizer", "pre_tokenizer",
@@ -310,10 +310,11 @@ int json_types_check(const json_t *root, struct err *err)
     const json_t *cut = json_object_get(root, "truncation");
     const json_t *pad = json_object_get(root, "padding");
     const json_t *post = json_object_get(root, "post_processor");
-    if (keys_check(root, err) < 0 || (!is_none(cut) && CHECK(cut, "truncation", truncation, err) < 0) ||
-        (!is_none(pad) && CHECK(pad, "padding", padding, err) < 0) ||
+    if (tokenizer_json_types_keys_check(root, err) < 0 ||
+        (!tokenizer_json_types_is_none(cut) && CHECK(cut, "truncation", truncation, err) < 0) ||
+        (!tokenizer_json_types_is_none(pad) && CHECK(pad, "padding", padding, err) < 0) ||
         added_check(json_object_get(root, "added_tokens"), err) < 0) {
         return -1;
     }
-    return is_none(post) ? 0 : post_check(post, 0, err);
+    return tokenizer_json_types_is_none(post) ? 0 : post_check(post, 0, err);
 }

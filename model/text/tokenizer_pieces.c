@@ -146,7 +146,8 @@ static int trainer_read(struct message m, struct settings *s, struct err *err)
     return got;
 }
 
-static int normalizer_read(struct message m, bool of_decoding, struct settings *s, struct err *err)
+static int tokenizer_pieces_normalizer_read(struct message m, bool of_decoding, struct settings *s,
+                                            struct err *err)
 {
     struct field f;
     int got;
@@ -170,7 +171,7 @@ static int normalizer_read(struct message m, bool of_decoding, struct settings *
     return got;
 }
 
-static int settings_read(struct message m, struct settings *s, struct err *err)
+static int tokenizer_pieces_settings_read(struct message m, struct settings *s, struct err *err)
 {
     struct field f;
     int got;
@@ -182,7 +183,7 @@ static int settings_read(struct message m, struct settings *s, struct err *err)
         if (field_is(&f, MODEL_TRAINER, WIRE_BYTES))
             status = trainer_read(f.bytes, s, err);
         else if (field_is(&f, MODEL_NORMALIZER, WIRE_BYTES) || field_is(&f, MODEL_DENORMALIZER, WIRE_BYTES))
-            status = normalizer_read(f.bytes, f.number == MODEL_DENORMALIZER, s, err);
+            status = tokenizer_pieces_normalizer_read(f.bytes, f.number == MODEL_DENORMALIZER, s, err);
         if (status < 0)
             return -1;
     }
@@ -231,7 +232,8 @@ static int pieces_reserve(struct pieces *p, struct err *err)
     return 0;
 }
 
-static int piece_read(struct tokenizer *t, struct message m, struct pieces *p, struct err *err)
+static int tokenizer_pieces_piece_read(struct tokenizer *t, struct message m, struct pieces *p,
+                                       struct err *err)
 {
     struct field f;
     struct message text = {0};
@@ -269,12 +271,12 @@ static int piece_read(struct tokenizer *t, struct message m, struct pieces *p, s
     return 0;
 }
 
-static int pieces_read(struct tokenizer *t, struct message m, struct pieces *p, struct err *err)
+static int tokenizer_pieces_read(struct tokenizer *t, struct message m, struct pieces *p, struct err *err)
 {
     struct field f;
     int got;
     while ((got = field_next(&m, &f, err)) > 0)
-        if (field_is(&f, MODEL_PIECE, WIRE_BYTES) && piece_read(t, f.bytes, p, err) < 0)
+        if (field_is(&f, MODEL_PIECE, WIRE_BYTES) && tokenizer_pieces_piece_read(t, f.bytes, p, err) < 0)
             return -1;
     return got < 0 ? -1 : p->count == 0 ? broken("it has no pieces", err) : 0;
 }
@@ -351,16 +353,16 @@ static int config_apply(struct tokenizer *t, const struct tokenizer_files *files
     return status;
 }
 
-static int model_read(struct tokenizer *t, struct message m, const struct tokenizer_files *files,
-                      struct err *err)
+static int tokenizer_pieces_model_read(struct tokenizer *t, struct message m,
+                                       const struct tokenizer_files *files, struct err *err)
 {
     struct settings s;
     struct pieces p = {0};
-    int status = settings_read(m, &s, err);
+    int status = tokenizer_pieces_settings_read(m, &s, err);
     if (status == 0)
         status = settings_check(&s, err);
     if (status == 0)
-        status = pieces_read(t, m, &p, err);
+        status = tokenizer_pieces_read(t, m, &p, err);
     if (status == 0)
         status = builder_index(t, err);
     if (status == 0)
@@ -381,7 +383,7 @@ int tokenizer_from_pieces(const uint8_t *tokenizer_model, size_t size, const str
 {
     const struct message m = {.at = tokenizer_model, .end = tokenizer_model + size};
     struct tokenizer *t = builder_create(err);
-    if (!t || model_read(t, m, files, err) < 0 || builder_finish(t, err) < 0) {
+    if (!t || tokenizer_pieces_model_read(t, m, files, err) < 0 || builder_finish(t, err) < 0) {
         tokenizer_destroy(t);
         return -1;
     }

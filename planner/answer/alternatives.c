@@ -9,7 +9,7 @@
 #define SINGLES_MAX 64u /* most devices for which a plan on that device alone is listed */
 
 /* Returns a new line; alternatives_fill made room for all that there can be. */
-static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement)
+static struct plan_alternative *alternatives_line_add(struct plan_answer *a, enum plan_placement placement)
 {
     a->alternatives[a->alternative_count] = (struct plan_alternative){.placement = placement};
     return &a->alternatives[a->alternative_count++];
@@ -51,7 +51,7 @@ static int singles_add(const struct problem *p, struct plan_answer *a, struct er
         double seconds = INFINITY;
         if (!p->usable[d])
             continue;
-        struct plan_alternative *line = line_add(a, PLACE_SINGLE);
+        struct plan_alternative *line = alternatives_line_add(a, PLACE_SINGLE);
         if (!(line->device = strdup(p->cluster->devices[d].name)))
             return err_set(err, ERR_NOMEM, "planner: out of memory");
         lines++;
@@ -86,7 +86,7 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
         if (k == PLACE_SINGLE || !found->tried[k] || (a->plan && (int)a->plan->placement == k) ||
             (!fits && lacks->missing_bytes == 0))
             continue;
-        struct plan_alternative *line = line_add(a, (enum plan_placement)k);
+        struct plan_alternative *line = alternatives_line_add(a, (enum plan_placement)k);
         if (fits) {
             line_fill(p, line, &found->best[k], found->seconds[k]);
         } else {
@@ -100,7 +100,8 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
         for (uint32_t i = 0; i < a->alternative_count; i++)
             if (a->alternatives[i].placement == found->runnable.placement && a->alternatives[i].runnable)
                 return 0;
-        line_fill(p, line_add(a, found->runnable.placement), &found->runnable, found->runnable_s);
+        line_fill(p, alternatives_line_add(a, found->runnable.placement), &found->runnable,
+                  found->runnable_s);
     }
     return 0;
 }

@@ -73,7 +73,7 @@ static json_t *like_set(json_t *object, const char *like)
 }
 
 /* Writes a rank as its plan does, less what only workers need. */
-static json_t *rank_json(const struct plan_rank *rank, uint32_t number, struct err *err)
+static json_t *answer_rank_json(const struct plan_rank *rank, uint32_t number, struct err *err)
 {
     static const char *const workers_only[] = {"node",   "rows_share", "owns_tied", "copies_tied",
                                                "bounds", "slots",      "ranges"};
@@ -133,7 +133,7 @@ static json_t *plan_part(const struct plan_answer *answer, struct err *err)
     json_t *ranks = json_array();
     for (uint32_t r = 0; ranks && r < plan->rank_count; r++) {
         const char *like = r < answer->rank_like_count ? answer->rank_like[r] : NULL;
-        if (json_array_append_new(ranks, like_set(rank_json(&plan->ranks[r], r, err), like)) < 0) {
+        if (json_array_append_new(ranks, like_set(answer_rank_json(&plan->ranks[r], r, err), like)) < 0) {
             json_decref(ranks);
             return NULL;
         }

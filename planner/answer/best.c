@@ -191,7 +191,7 @@ static int doubtful_search(struct plan_request *q)
     return result;
 }
 
-static int answer_fill(struct plan_request *q)
+static int best_answer_fill(struct plan_request *q)
 {
     struct plan_answer *a = q->answer;
     struct err why = {0};
@@ -271,8 +271,8 @@ static int answer_end(struct plan_request *q)
 }
 
 /* Prepares the problem, searches and makes the answer. `listed`: the devices in the user's order. */
-static int ask(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
-               const struct plan_options *options, struct plan_answer **answer, struct err *err)
+static int best_ask(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
+                    const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
     struct problem problem;
     if (problem_init(&problem, workload, cluster, err) < 0)
@@ -289,7 +289,7 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
     int result =
         q.answer ? objective_check(&problem, err) : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)
-        result = answer_fill(&q);
+        result = best_answer_fill(&q);
     if (result == 0)
         result = answer_end(&q);
     search_found_fini(&q.found);
@@ -314,7 +314,7 @@ int plan_best(const struct workload *workload, const struct cluster *cluster,
         err_set(err, ERR_NOMEM, "planner: out of memory");
     if (sorted)
         sorted->runnable_only = options->runnable_only;
-    int result = sorted ? ask(workload, sorted, listed, options, answer, err) : -1;
+    int result = sorted ? best_ask(workload, sorted, listed, options, answer, err) : -1;
     cluster_destroy(sorted);
     free(listed);
     return result;

@@ -56,7 +56,7 @@ static int doubt(struct doubts *d, const char *fmt, ...)
 
 static const char *const names[] = {[PROFILE_LAYER] = "layer", [PROFILE_HEAD] = "head"};
 
-static const struct block *block_of(const struct problem *p, enum profile_block kind)
+static const struct block *doubts_block_of(const struct problem *p, enum profile_block kind)
 {
     for (uint32_t b = 0; b < p->blocks.count; b++) {
         const struct block *block = &p->blocks.blocks[b];
@@ -100,7 +100,7 @@ static const struct catalogue_entry *slowest_of(const struct planner_device *dev
 static int rate_doubt(struct doubts *d, const struct planner_device *device, enum profile_block kind)
 {
     const struct device_profile *profile = &device->profile;
-    const struct block *block = block_of(d->problem, kind);
+    const struct block *block = doubts_block_of(d->problem, kind);
     const struct profile_point *fastest = NULL, *largest = NULL;
     double best = 0, most = 0;
     const char *like = NULL;
@@ -140,7 +140,7 @@ static int rate_doubt(struct doubts *d, const struct planner_device *device, enu
 
 /* Returns the tokens of a measured point that count as work: all tokens, but for a head only the labelled
  * ones. */
-static double tokens_worked(enum profile_block kind, const struct profile_point *point)
+static double doubts_tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;
 }
@@ -157,9 +157,10 @@ static int fall_doubt(struct doubts *d, const struct planner_device *device, enu
     return doubt(d,
                  "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than one of %.0f "
                  "(%s and %s); times that fall are levelled out",
-                 device->name, names[kind], tokens_worked(kind, more), units_seconds(t[0], more->forward_s),
-                 units_seconds(t[1], more->backward_s), tokens_worked(kind, less),
-                 units_seconds(t[2], less->forward_s), units_seconds(t[3], less->backward_s));
+                 device->name, names[kind], doubts_tokens_worked(kind, more),
+                 units_seconds(t[0], more->forward_s), units_seconds(t[1], more->backward_s),
+                 doubts_tokens_worked(kind, less), units_seconds(t[2], less->forward_s),
+                 units_seconds(t[3], less->backward_s));
 }
 
 /* If bfloat16 is asked for, warns in one sentence about all cards that have no bfloat16 products by their

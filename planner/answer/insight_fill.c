@@ -45,7 +45,7 @@ struct insight_run {
     struct err *err;
 };
 
-static int no_memory(struct insight_run *run)
+static int insight_fill_no_memory(struct insight_run *run)
 {
     return err_set(run->err, ERR_NOMEM, "insight: out of memory");
 }
@@ -65,7 +65,7 @@ static int share_add(struct insight_run *run, const char *what, const char *wher
         return -1;
     struct plan_path_share *share = &in->shares[in->share_count++];
     *share = (struct plan_path_share){.what = strdup(what), .where = strdup(where), .seconds = seconds};
-    return share->what && share->where ? 0 : no_memory(run);
+    return share->what && share->where ? 0 : insight_fill_no_memory(run);
 }
 
 static int share_compare(const void *left, const void *right)
@@ -127,7 +127,7 @@ static int ranks_fill(struct insight_run *run, struct price *price, const struct
     uint32_t count = run->plan->rank_count;
     struct sim_rank_time *times = calloc((size_t)count + 1, sizeof(*times));
     in->ranks = calloc((size_t)count + 1, sizeof(*in->ranks));
-    int result = times && in->ranks ? sim_rank_times(sim, times, run->err) : no_memory(run);
+    int result = times && in->ranks ? sim_rank_times(sim, times, run->err) : insight_fill_no_memory(run);
     for (uint32_t r = 0; r < count && result == 0; r++) {
         const struct sim_rank_time *t = &times[r];
         double peak_bytes = 0;
@@ -216,7 +216,7 @@ static int devices_ask(struct insight_run *run, const struct price *price, const
                        const struct sim_path *path)
 {
     double *seconds = calloc((size_t)run->cluster->device_count + 1, sizeof(*seconds));
-    int result = seconds ? 0 : no_memory(run);
+    int result = seconds ? 0 : insight_fill_no_memory(run);
     for (uint32_t i = 0; i < path->count && result == 0; i++)
         if (path->parts[i].kind == PATH_COMPUTE)
             seconds[price->device[path->parts[i].rank]] += path->parts[i].end_s - path->parts[i].begin_s;
@@ -368,7 +368,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     /* the job names its devices, so the added device is added to the names */
     if (ask->kind == INSIGHT_DEVICE && w.device_count) {
         names = calloc((size_t)w.device_count + 1, sizeof(*names));
-        result = names ? 0 : no_memory(run);
+        result = names ? 0 : insight_fill_no_memory(run);
         for (uint32_t i = 0; names && i < w.device_count; i++)
             names[i] = w.devices[i];
         if (names)
@@ -397,7 +397,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     line.what = strdup(what);
     line.words = strdup(words);
     in->improvements[in->improvement_count++] = line;
-    return line.what && line.words ? 0 : no_memory(run);
+    return line.what && line.words ? 0 : insight_fill_no_memory(run);
 }
 
 static int improvement_compare(const void *left, const void *right)
@@ -427,7 +427,7 @@ static int asks_run(struct insight_run *run)
         searches = 0;
     in->improvements = calloc((size_t)tried + 1, sizeof(*in->improvements));
     if (!in->improvements)
-        return no_memory(run);
+        return insight_fill_no_memory(run);
     in->not_tried = run->ask_count - tried;
     struct workload w = *run->workload;
     w.objective = OBJECTIVE_TIME;
@@ -460,7 +460,7 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     char **names = calloc((size_t)w.device_count + w.exclude_count + 2, sizeof(*names));
     if (!names || !(loss->device = strdup(device))) {
         free(names);
-        return no_memory(run);
+        return insight_fill_no_memory(run);
     }
     for (uint32_t i = 0; i < w.device_count; i++)
         if (strcmp(w.devices[i], device) != 0)
@@ -508,7 +508,7 @@ static int losses_run(struct insight_run *run)
         return 0;
     in->losses = calloc(ranks, sizeof(*in->losses));
     if (!in->losses)
-        return no_memory(run);
+        return insight_fill_no_memory(run);
     for (uint32_t r = 0; r < ranks; r++) {
         in->loss_count = r + 1;
         if (loss_try(run, r, &in->losses[r]) < 0)
@@ -536,7 +536,7 @@ static int words_fill(struct insight_run *run)
     if (!*text)
         snprintf(text, sizeof(text), "nothing that was tried saves anything");
     in->words = strdup(text);
-    return in->words ? 0 : no_memory(run);
+    return in->words ? 0 : insight_fill_no_memory(run);
 }
 
 int plan_insight_fill(const struct workload *workload, const struct cluster *cluster,
@@ -558,7 +558,7 @@ int plan_insight_fill(const struct workload *workload, const struct cluster *clu
     w.objective = OBJECTIVE_TIME;
     run.insight = calloc(1, sizeof(*run.insight));
     if (!run.insight)
-        return no_memory(&run);
+        return insight_fill_no_memory(&run);
     int result = problem_init(&problem, &w, cluster, err);
     if (result == 0) {
         result = step_look(&run, &problem);

@@ -40,7 +40,7 @@ static bool precisions_of(const struct workload *w, const struct cluster *cluste
 }
 
 /* Returns what the objective asks to be least; INFINITY if nothing fits. */
-static double value_of(const struct workload *w, const struct plan_answer *answer)
+static double precision_value_of(const struct workload *w, const struct plan_answer *answer)
 {
     if (!answer->plan)
         return INFINITY;
@@ -64,7 +64,7 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
     if (plan_best(&in, cluster, &brief, &answer, &why) < 0)
         return why.code == ERR_UNSUPPORTED ? 0 : err_set(err, why.code, "%s", why.text);
     trial->possible = true;
-    trial->value = value_of(&in, answer);
+    trial->value = precision_value_of(&in, answer);
     plan_answer_destroy(answer);
     return 0;
 }
@@ -82,7 +82,7 @@ static int whole_run(struct workload *w, enum workload_compute compute, const st
             isinf(trials[COMPUTE_FP32].value) ? INFINITY : trials[COMPUTE_FP32].value / trials[compute].value;
     if (plan_best(&in, cluster, options, &other, err) < 0)
         return -1;
-    if (*answer && !(value_of(&in, other) * GAIN < value_of(w, *answer))) {
+    if (*answer && !(precision_value_of(&in, other) * GAIN < precision_value_of(w, *answer))) {
         plan_answer_destroy(other);
         return 0;
     }
@@ -94,8 +94,9 @@ static int whole_run(struct workload *w, enum workload_compute compute, const st
 
 /* Searches shortly in each precision that is tried, and leaves in tried[] those that may be best. Where
  * nothing fits, that is a precision in which the least memory is missing. */
-static int narrow(const struct workload *w, const struct cluster *cluster, const struct plan_options *options,
-                  struct trial trials[PRECISIONS], bool tried[PRECISIONS], struct err *err)
+static int precision_narrow(const struct workload *w, const struct cluster *cluster,
+                            const struct plan_options *options, struct trial trials[PRECISIONS],
+                            bool tried[PRECISIONS], struct err *err)
 {
     double least = INFINITY;
     for (uint32_t i = 0; i < PRECISIONS; i++) {
@@ -123,7 +124,7 @@ int precision_best(struct workload *w, const struct cluster *cluster, const stru
         workload_compute_set(w, options->from ? (enum workload_compute)options->from->compute : COMPUTE_FP32);
         return plan_best(w, cluster, options, answer, err);
     }
-    int result = narrow(w, cluster, options, trials, tried, err);
+    int result = precision_narrow(w, cluster, options, trials, tried, err);
     for (uint32_t i = 0; i < PRECISIONS && result == 0; i++)
         if (tried[i])
             result = whole_run(w, (enum workload_compute)i, trials, cluster, options, answer, err);

@@ -31,7 +31,7 @@ static struct cluster_link hop_of(const struct price *price, uint32_t from_rank,
 }
 
 /* Returns the least certain origin of the links in a group's ring, and whether one of them is emulated. */
-static struct cluster_link ring_of(const struct price *price, const struct plan_group *group)
+static struct cluster_link provenance_ring_of(const struct price *price, const struct plan_group *group)
 {
     struct cluster_link worst = {.origin = ORIGIN_MEASURED};
     for (uint32_t i = 0; i < group->rank_count && group->rank_count > 1; i++) {
@@ -72,7 +72,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
         const struct instr *x = graph_instr(graph, part->number);
         /* A collective has no peer; its links are those of its group's ring. */
         enum cost_origin origin = x->queue == QUEUE_GROUP
-                                      ? ring_of(price, &graph->plan->groups[x->group]).origin
+                                      ? provenance_ring_of(price, &graph->plan->groups[x->group]).origin
                                       : hop_of(price, part->rank, (uint32_t)part->peer).origin;
         rests->links_share += share;
         rests->share[origin] += share;
@@ -82,7 +82,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
     for (uint32_t p = 0; p < graph->pair_count; p++)
         rests->links_emulated |= hop_of(price, graph->pairs[p].from, graph->pairs[p].to).emulated;
     for (uint32_t g = 0; g < graph->plan->group_count; g++)
-        rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
+        rests->links_emulated |= provenance_ring_of(price, &graph->plan->groups[g]).emulated;
 }
 
 /* Simulates one step if `run` did not, and finds the shares along its critical path. Returns 1; 0 if the

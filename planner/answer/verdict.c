@@ -33,8 +33,9 @@ void answer_value(const struct cluster *cluster, struct plan_answer *answer)
 }
 
 /* Appends to text[size]; words that do not fit into it are cut off. */
-static void say(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void say(char *text, size_t size, const char *format, ...)
+static void verdict_say(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void verdict_say(char *text, size_t size, const char *format, ...)
 {
     size_t used = strlen(text);
     va_list list;
@@ -54,21 +55,21 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
      */
     bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID;
     if (shared && w->batch_rows < 2)
-        say(text, size,
-            "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
-            "(placement.kind: %s).",
-            plan_placement_name((enum plan_placement)w->place));
+        verdict_say(text, size,
+                    "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
+                    "(placement.kind: %s).",
+                    plan_placement_name((enum plan_placement)w->place));
     else if (w->place == PLACE_HYBRID && w->micro_batch_rows >= w->batch_rows)
-        say(text, size,
-            "Does not fit: a step of %u rows is one micro-batch (placement.micro_batch_rows is %u), "
-            "and groups of replicas share out whole ones (placement.kind: hybrid).",
-            w->batch_rows, w->micro_batch_rows);
+        verdict_say(text, size,
+                    "Does not fit: a step of %u rows is one micro-batch (placement.micro_batch_rows is %u), "
+                    "and groups of replicas share out whole ones (placement.kind: hybrid).",
+                    w->batch_rows, w->micro_batch_rows);
     else if (w->stages > usable)
-        say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages, usable,
-            usable == 1 ? "" : "s");
+        verdict_say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages,
+                    usable, usable == 1 ? "" : "s");
     else if (w->place >= 0 && !kind_supports(kinds[w->place], problem, &why))
-        say(text, size, "Does not fit: placement.kind is %s, and %s.",
-            plan_placement_name((enum plan_placement)w->place), why.text);
+        verdict_say(text, size, "Does not fit: placement.kind is %s, and %s.",
+                    plan_placement_name((enum plan_placement)w->place), why.text);
     else
         return false;
     return true;
@@ -125,30 +126,34 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
         nearest = (enum plan_placement)kind;
     }
     if (answer->shortfall_bytes && device == UINT32_MAX)
-        say(text, size,
+        verdict_say(
+            text, size,
             "Does not fit: %s too little. The nearest placement (%s) needs %s of memory, and its devices "
             "together have %s.",
             units_bytes(third, answer->shortfall_bytes), plan_placement_name(nearest),
             units_bytes(step, needs), units_bytes(other, has));
     else if (answer->shortfall_bytes)
-        say(text, size,
-            "Does not fit: the nearest placement (%s) needs %s%s on %s, which has %s: %s too little.",
-            plan_placement_name(nearest), nearest == PLACE_HYBRID ? "at least " : "",
-            units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
-            units_bytes(third, answer->shortfall_bytes));
+        verdict_say(text, size,
+                    "Does not fit: the nearest placement (%s) needs %s%s on %s, which has %s: %s too little.",
+                    plan_placement_name(nearest), nearest == PLACE_HYBRID ? "at least " : "",
+                    units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
+                    units_bytes(third, answer->shortfall_bytes));
     else if (apart && problem->workload->place > (int)PLACE_SINGLE)
-        say(text, size,
+        verdict_say(
+            text, size,
             "Does not fit: placement.kind is %s, and %s and %s cannot connect to each other (motley links): "
             "open the ports of one of them (docs/run-a-lab/network.md).",
             plan_placement_name((enum plan_placement)problem->workload->place),
             problem->cluster->nodes[apart->from].name, problem->cluster->nodes[apart->to].name);
     else if (problem->runnable_only && problem->workload->place > (int)PLACE_SINGLE)
-        say(text, size,
+        verdict_say(
+            text, size,
             "Does not fit: nothing that workers of this release can run (--runnable) is possible here as "
             "placement.kind %s.",
             plan_placement_name((enum plan_placement)problem->workload->place));
     else
-        say(text, size,
+        verdict_say(
+            text, size,
             "Does not fit: nothing that placement asks for is possible here (kind: %s%s; %u rows a step; "
             "devices to use: %u).",
             problem->workload->place >= 0 ? plan_placement_name((enum plan_placement)problem->workload->place)
@@ -182,16 +187,16 @@ static void left_out_say(const struct problem *problem, const struct plan_answer
             continue;
         }
         units_seconds(with, line->step_s_with);
-        say(text, size, "; %s is left out: ", device_label(name, line->device, line->like));
+        verdict_say(text, size, "; %s is left out: ", device_label(name, line->device, line->like));
         if (problem->workload->objective != OBJECTIVE_TIME)
-            say(text, size, "%s", line->why);
+            verdict_say(text, size, "%s", line->why);
         else if (strcmp(with, without) == 0)
-            say(text, size, "with it no faster, %s", with);
+            verdict_say(text, size, "with it no faster, %s", with);
         else
-            say(text, size, "with it, %s", with);
+            verdict_say(text, size, "with it, %s", with);
     }
     if (others)
-        say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
+        verdict_say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
 }
 
 /* Says how much faster the plan is than the fastest single device. */
@@ -212,15 +217,15 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
     if (answer->plan->rank_count < 2 || alone == 0)
         return;
     if (!best) {
-        say(text, size, "%s", small == alone ? " No device could do it alone." : "");
+        verdict_say(text, size, "%s", small == alone ? " No device could do it alone." : "");
         return;
     }
     double times = best->step_s / answer->step_s;
     if (times < 1)
         return;
-    say(text, size, " %.2f times as fast as %s alone (%s)%s.", times,
-        device_label(name, best->device, best->like), units_seconds(step, best->step_s),
-        times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
+    verdict_say(text, size, " %.2f times as fast as %s alone (%s)%s.", times,
+                device_label(name, best->device, best->like), units_seconds(step, best->step_s),
+                times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
 }
 
 /* Returns the first device of the plan that no worker of this release runs on, or NULL. */
@@ -242,21 +247,21 @@ static void forecast_say(const struct problem *problem, const struct plan_answer
     const struct planner_device *device = planned_only(problem, answer->plan);
     char step[32];
     if (device)
-        say(text, size, " No worker of this release runs on %s (%s): it is a forecast", device->name,
-            device->like->name);
+        verdict_say(text, size, " No worker of this release runs on %s (%s): it is a forecast", device->name,
+                    device->like->name);
     else
-        say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
-            answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
-                                                    : plan_placement_name(answer->plan->placement));
+        verdict_say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
+                    answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
+                                                            : plan_placement_name(answer->plan->placement));
     for (uint32_t i = 0; i < answer->alternative_count; i++) {
         const struct plan_alternative *line = &answer->alternatives[i];
         if (line->runnable && line->verdict == VERDICT_FITS && (!best || line->step_s < best->step_s))
             best = line;
     }
     if (best)
-        say(text, size, "; what they can run (--runnable) takes at most %s, as %s",
-            units_seconds(step, best->step_s), plan_placement_name(best->placement));
-    say(text, size, ".");
+        verdict_say(text, size, "; what they can run (--runnable) takes at most %s, as %s",
+                    units_seconds(step, best->step_s), plan_placement_name(best->placement));
+    verdict_say(text, size, ".");
 }
 
 /* Writes a rate rounded to three digits, which is more than a prediction knows. */
@@ -273,47 +278,49 @@ static void precision_say(const struct workload *w, char *text, size_t size)
     const double times = w->fp32_times;
     if (!(times > 0))
         return;
-    say(text, size, ", computed in %s; ", plan_dtype_name((enum plan_dtype)w->compute));
+    verdict_say(text, size, ", computed in %s; ", plan_dtype_name((enum plan_dtype)w->compute));
     if (isinf(times))
-        say(text, size, "in fp32 nothing fits");
+        verdict_say(text, size, "in fp32 nothing fits");
     else
-        say(text, size,
-            w->objective == OBJECTIVE_COST     ? "fp32 would cost %.*f times as much"
-            : w->objective == OBJECTIVE_ENERGY ? "fp32 would take %.*f times the energy"
-                                               : "fp32 would take %.*f times as long",
-            times < 1.95 ? 2 : 1, times);
+        verdict_say(text, size,
+                    w->objective == OBJECTIVE_COST     ? "fp32 would cost %.*f times as much"
+                    : w->objective == OBJECTIVE_ENERGY ? "fp32 would take %.*f times the energy"
+                                                       : "fp32 would take %.*f times as long",
+                    times < 1.95 ? 2 : 1, times);
 }
 
 static void plan_say(const struct problem *problem, const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_costs *costs = &answer->plan->costs;
     char step[32], rate[32];
-    say(text, size, "Uses %u of %u device%s: %s per step, %s tokens/s", answer->plan->rank_count,
-        problem->device_count, problem->device_count == 1 ? "" : "s", units_seconds(step, answer->step_s),
-        tokens_text(rate, answer->tokens_per_s));
+    verdict_say(text, size, "Uses %u of %u device%s: %s per step, %s tokens/s", answer->plan->rank_count,
+                problem->device_count, problem->device_count == 1 ? "" : "s",
+                units_seconds(step, answer->step_s), tokens_text(rate, answer->tokens_per_s));
     precision_say(problem->workload, text, size);
     left_out_say(problem, answer, text, size);
-    say(text, size, ".");
+    verdict_say(text, size, ".");
     if (problem->workload->objective == OBJECTIVE_TIME)
         alone_say(answer, text, size);
     if (problem->workload->objective == OBJECTIVE_COST && answer->cost_per_million_tokens > 0)
-        say(text, size, " %.4g per million tokens, the least found.", answer->cost_per_million_tokens);
+        verdict_say(text, size, " %.4g per million tokens, the least found.",
+                    answer->cost_per_million_tokens);
     if (problem->workload->objective == OBJECTIVE_ENERGY && answer->kwh_per_million_tokens > 0)
-        say(text, size, " %.4g kWh per million tokens, the least found.", answer->kwh_per_million_tokens);
+        verdict_say(text, size, " %.4g kWh per million tokens, the least found.",
+                    answer->kwh_per_million_tokens);
     if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_estimated >= ANSWER_SHARE_TOLD)
-        say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
-            100 * answer->uncertainty, 100 * costs->share_estimated);
+        verdict_say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
+                    100 * answer->uncertainty, 100 * costs->share_estimated);
     else if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_imported >= ANSWER_SHARE_TOLD)
-        say(text, size, " ±%.0f %%: %.0f %% of the time is from published figures.",
-            100 * answer->uncertainty, 100 * costs->share_imported);
+        verdict_say(text, size, " ±%.0f %%: %.0f %% of the time is from published figures.",
+                    100 * answer->uncertainty, 100 * costs->share_imported);
     else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
-        say(text, size, " ±%.0f %%: the devices were measured while other work ran there.",
-            100 * answer->uncertainty);
+        verdict_say(text, size, " ±%.0f %%: the devices were measured while other work ran there.",
+                    100 * answer->uncertainty);
     if (!answer->runnable)
         forecast_say(problem, answer, text, size);
 }
 
-static const char *like_of(const struct cluster *cluster, const char *device)
+static const char *verdict_like_of(const struct cluster *cluster, const char *device)
 {
     uint32_t d = device ? cluster_device_find(cluster, device) : UINT32_MAX;
     bool estimated = d != UINT32_MAX && cluster->devices[d].like && !cluster->devices[d].profile.present;
@@ -329,14 +336,14 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     if (!likes)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < ranks; r++)
-        likes[r] = like_of(cluster, answer->plan->ranks[r].device);
+        likes[r] = verdict_like_of(cluster, answer->plan->ranks[r].device);
     free(answer->rank_like);
     answer->rank_like = likes;
     answer->rank_like_count = ranks;
     for (uint32_t i = 0; i < answer->alternative_count; i++)
-        answer->alternatives[i].like = like_of(cluster, answer->alternatives[i].device);
+        answer->alternatives[i].like = verdict_like_of(cluster, answer->alternatives[i].device);
     for (uint32_t i = 0; i < answer->left_out_count; i++)
-        answer->left_out[i].like = like_of(cluster, answer->left_out[i].device);
+        answer->left_out[i].like = verdict_like_of(cluster, answer->left_out[i].device);
     return 0;
 }
 

@@ -17,7 +17,7 @@ struct what_if {
 };
 
 /* Returns 1 if the job fits the cluster, 0 if not, −1 on failure. */
-static int fits(const struct what_if *q, const struct workload *w, const struct cluster *cluster)
+static int would_fit_fits(const struct what_if *q, const struct workload *w, const struct cluster *cluster)
 {
     struct workload asked = *w;
     struct plan_answer *answer = NULL;
@@ -54,7 +54,7 @@ static int fits_with_rows(const struct what_if *q, uint32_t most)
     w.sequence_tokens = most;
     w.rows = cut(w.rows, w.row_count, most);
     w.eval_rows = cut(w.eval_rows, w.eval_row_count, most);
-    const int result = w.rows && w.eval_rows ? fits(q, &w, q->cluster)
+    const int result = w.rows && w.eval_rows ? would_fit_fits(q, &w, q->cluster)
                                              : err_set(q->err, ERR_NOMEM, "planner: out of memory");
     free(w.rows);
     free(w.eval_rows);
@@ -95,13 +95,13 @@ static int memory_find(const struct what_if *q, uint32_t *gib, uint32_t *device)
     *device = (uint32_t)(d - more->devices);
     for (*gib = 1; *gib <= GIB_MOST && result == 0; *gib *= result ? 1 : 2) {
         d->memory_limit_bytes = has + ((uint64_t)*gib << 30);
-        result = fits(q, q->workload, more);
+        result = would_fit_fits(q, q->workload, more);
     }
     const uint32_t power = *gib;
     for (uint32_t below = power / 2; result > 0 && *gib - below > 1 && 16 * (*gib - below) > power;) {
         const uint32_t middle = below + (*gib - below) / 2;
         d->memory_limit_bytes = has + ((uint64_t)middle << 30);
-        const int less = fits(q, q->workload, more);
+        const int less = would_fit_fits(q, q->workload, more);
         result = less < 0 ? -1 : result;
         *(less ? gib : &below) = middle;
     }
@@ -110,7 +110,7 @@ static int memory_find(const struct what_if *q, uint32_t *gib, uint32_t *device)
     return result < 0 ? -1 : 0;
 }
 
-static void add(char *text, size_t size, const char *what)
+static void would_fit_add(char *text, size_t size, const char *what)
 {
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "%s%s", used ? ", or " : "", what);
@@ -128,20 +128,20 @@ int would_fit_say(const struct workload *w, const struct cluster *cluster, const
     host.moments_on_host = true;
     packed.base = BASE_NF4;
     const bool packs = w->method == METHOD_LORA && !workload_packs(w);
-    const int moved = w->moments_on_host ? 0 : fits(&q, &host, cluster);
-    const int small = packs ? fits(&q, &packed, cluster) : 0;
+    const int moved = w->moments_on_host ? 0 : would_fit_fits(&q, &host, cluster);
+    const int small = packs ? would_fit_fits(&q, &packed, cluster) : 0;
     if (moved < 0 || small < 0 || rows_find(&q, &tokens) < 0 || memory_find(&q, &gib, &device) < 0)
         return -1;
     snprintf(one, sizeof(one), "rows of %u tokens", tokens);
     if (tokens)
-        add(text, sizeof(text), one);
+        would_fit_add(text, sizeof(text), one);
     if (moved)
-        add(text, sizeof(text), "moments on the host");
+        would_fit_add(text, sizeof(text), "moments on the host");
     if (small)
-        add(text, sizeof(text), "a base in nf4");
+        would_fit_add(text, sizeof(text), "a base in nf4");
     snprintf(one, sizeof(one), "%u GiB more on %.255s", gib, gib ? cluster->devices[device].name : "");
     if (gib)
-        add(text, sizeof(text), one);
+        would_fit_add(text, sizeof(text), one);
     if (!*text)
         return 0;
     const size_t size = strlen(answer->words) + sizeof(text) + 32;

@@ -6,7 +6,7 @@
 #define LEAST 1.1 /* a gain below this is not told: forecasts are not that good. Rule of thumb */
 
 /* Adds a gain where it belongs among the best. */
-static void keep(struct plan_answer *answer, const struct plan_gain *gain)
+static void would_gain_keep(struct plan_answer *answer, const struct plan_gain *gain)
 {
     uint32_t at = answer->gain_count;
     while (at > 0 && answer->gains[at - 1].tokens_per_s < gain->tokens_per_s)
@@ -29,7 +29,7 @@ static int try(struct workload *changed, const char *what, const struct cluster 
     if (other && other->plan && other->tokens_per_s >= LEAST * answer->tokens_per_s) {
         struct plan_gain gain = {.step_s = other->step_s, .tokens_per_s = other->tokens_per_s};
         snprintf(gain.what, sizeof(gain.what), "%s", what);
-        keep(answer, &gain);
+        would_gain_keep(answer, &gain);
     }
     plan_answer_destroy(other);
     return 0;

@@ -7,7 +7,7 @@
 #include "planner/cost/micro.h"
 
 /* Reallocates an array to at least `count` items of `size` bytes; new items are zero. */
-static int grow(void **array, uint32_t *capacity, uint32_t count, size_t size, struct err *err)
+static int candidate_grow(void **array, uint32_t *capacity, uint32_t count, size_t size, struct err *err)
 {
     if (count <= *capacity)
         return 0;
@@ -23,10 +23,10 @@ static int grow(void **array, uint32_t *capacity, uint32_t count, size_t size, s
 int candidate_reserve(struct candidate *c, uint32_t stages, uint32_t members, struct err *err)
 {
     void *stage = c->stages, *member = c->members;
-    int result = grow(&stage, &c->stage_capacity, stages, sizeof(*c->stages), err);
+    int result = candidate_grow(&stage, &c->stage_capacity, stages, sizeof(*c->stages), err);
     c->stages = stage;
     if (result == 0)
-        result = grow(&member, &c->member_capacity, members, sizeof(*c->members), err);
+        result = candidate_grow(&member, &c->member_capacity, members, sizeof(*c->members), err);
     c->members = member;
     return result;
 }
@@ -35,7 +35,7 @@ int candidate_own(struct candidate *c, uint32_t micro_batches, struct err *err)
 {
     void *owner = c->owner;
     uint32_t count = c->stage_count * micro_batches;
-    int result = grow(&owner, &c->owner_capacity, count, 1, err);
+    int result = candidate_grow(&owner, &c->owner_capacity, count, 1, err);
     c->owner = owner;
     c->owner_count = result == 0 ? count : 0;
     if (c->owner_count)
@@ -48,7 +48,7 @@ int candidate_copy(struct candidate *to, const struct candidate *from, struct er
     struct candidate kept = *to;
     void *owner = to->owner;
     if (candidate_reserve(&kept, from->stage_count, from->member_count, err) < 0 ||
-        grow(&owner, &kept.owner_capacity, from->owner_count, 1, err) < 0) {
+        candidate_grow(&owner, &kept.owner_capacity, from->owner_count, 1, err) < 0) {
         *to = kept;
         return -1;
     }
@@ -173,7 +173,7 @@ bool candidate_equal(const struct candidate *a, const struct candidate *b)
 }
 
 /* Mixes a value into the hash by SplitMix64's finaliser (Steele, Lea, Flood 2014). */
-static void fold(uint64_t *hash, uint64_t value)
+static void candidate_fold(uint64_t *hash, uint64_t value)
 {
     uint64_t z = (*hash += value + 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -185,30 +185,31 @@ static void fold_double(uint64_t *hash, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof(bits));
-    fold(hash, bits);
+    candidate_fold(hash, bits);
 }
 
 uint64_t candidate_hash(const struct candidate *c)
 {
     uint64_t hash = c->placement;
-    fold(&hash, (uint64_t)c->schedule << 1 | c->eager);
-    fold(&hash, (uint64_t)c->micro_batch_rows << 32 | c->gathered_layers << 8 | c->together << 1 | c->whole);
+    candidate_fold(&hash, (uint64_t)c->schedule << 1 | c->eager);
+    candidate_fold(&hash, (uint64_t)c->micro_batch_rows << 32 | c->gathered_layers << 8 | c->together << 1 |
+                              c->whole);
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        fold(&hash, (uint64_t)c->stages[s].block_end << 32 | c->stages[s].member_first);
-        fold(&hash, (uint64_t)c->stages[s].member_count << 8 | c->stages[s].kind);
+        candidate_fold(&hash, (uint64_t)c->stages[s].block_end << 32 | c->stages[s].member_first);
+        candidate_fold(&hash, (uint64_t)c->stages[s].member_count << 8 | c->stages[s].kind);
     }
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct member *x = &c->members[m];
-        fold(&hash, (uint64_t)x->device << 32 | x->rows);
-        fold(&hash, (uint64_t)x->count << 32 | x->window);
-        fold(&hash, (uint64_t)x->next_count << 32 | x->delay << 1 | x->recompute);
-        fold(&hash, (uint64_t)x->recompute_end);
+        candidate_fold(&hash, (uint64_t)x->device << 32 | x->rows);
+        candidate_fold(&hash, (uint64_t)x->count << 32 | x->window);
+        candidate_fold(&hash, (uint64_t)x->next_count << 32 | x->delay << 1 | x->recompute);
+        candidate_fold(&hash, (uint64_t)x->recompute_end);
         fold_double(&hash, x->state_share);
         fold_double(&hash, x->expert_share);
-        fold(&hash, (uint64_t)x->tensor.kv_head_end << 32 | x->tensor.column_end);
+        candidate_fold(&hash, (uint64_t)x->tensor.kv_head_end << 32 | x->tensor.column_end);
     }
     for (uint32_t k = 0; k < c->owner_count; k++)
-        fold(&hash, c->owner[k]);
+        candidate_fold(&hash, c->owner[k]);
     return hash;
 }
 

@@ -152,8 +152,8 @@ static uint32_t rank_delay(const struct plan_rank *rank)
     return most > 0 ? most - 1 : 0;
 }
 
-static int member_read(const struct problem *p, const struct plan *plan, uint32_t r, struct candidate *c,
-                       struct err *err)
+static int from_plan_member_read(const struct problem *p, const struct plan *plan, uint32_t r,
+                                 struct candidate *c, struct err *err)
 {
     const struct plan_rank *rank = &plan->ranks[r];
     uint32_t device = rank_device(p, rank, err);
@@ -206,14 +206,15 @@ static uint32_t gathered_layers(const struct plan_rank *rank)
 
 /* Reads the stages of an interleaved plan: the ranks' (or groups of ranks') first ranges of blocks in turn,
  * then their second ranges, and so on. */
-static int ranges_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
+static int from_plan_ranges_read(const struct problem *p, const struct plan *plan, struct candidate *c,
+                                 struct err *err)
 {
     for (uint32_t lap = 0; lap < plan->ranks[0].range_count; lap++)
         if (lap_read(plan, lap, c, err) < 0)
             return -1;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         uint32_t layers = gathered_layers(&plan->ranks[r]);
-        if (member_read(p, plan, r, c, err) < 0)
+        if (from_plan_member_read(p, plan, r, c, err) < 0)
             return -1;
         c->gathered_layers =
             plan->placement == PLACE_HYBRID && layers > c->gathered_layers ? layers : c->gathered_layers;
@@ -238,12 +239,13 @@ static void layer_read(const struct plan *plan, uint32_t r, struct candidate *c)
             train->instrs[i].op == INSTR_FORWARD && train->instrs[i].block_end == rank->block_end;
 }
 
-static int stages_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
+static int from_plan_stages_read(const struct problem *p, const struct plan *plan, struct candidate *c,
+                                 struct err *err)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         struct candidate_stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
-        if (member_read(p, plan, r, c, err) < 0)
+        if (from_plan_member_read(p, plan, r, c, err) < 0)
             return -1;
         if (last && plan->placement == PLACE_PIPELINE)
             layer_read(plan, r, c);
@@ -312,7 +314,7 @@ int candidate_from_plan(const struct problem *p, const struct plan *plan, struct
         return -1;
     c->schedule = turns ? SCHEDULE_1F1B : plan->schedule;
     c->member_count = plan->rank_count;
-    int result = round ? ranges_read(p, plan, c, err) : stages_read(p, plan, c, err);
+    int result = round ? from_plan_ranges_read(p, plan, c, err) : from_plan_stages_read(p, plan, c, err);
     if (result == 0 && c->stage_count == 1 && c->member_count > 1)
         result = members_rows(plan, c, err);
     bool groups = result == 0 && c->stage_count > 1 && c->member_count > candidate_groups(c);

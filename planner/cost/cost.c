@@ -51,7 +51,7 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     return found;
 }
 
-static const struct catalogue_entry *entry_of(const struct planner_device *device)
+static const struct catalogue_entry *cost_entry_of(const struct planner_device *device)
 {
     if (device->like)
         return device->like;
@@ -108,7 +108,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
 static int device_estimate(struct cost_device *cost, const struct planner_device *device,
                            const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
-    const struct catalogue_entry *entry = entry_of(device);
+    const struct catalogue_entry *entry = cost_entry_of(device);
     if (!entry)
         return err_set(
             err, ERR_INVALID,
@@ -179,8 +179,8 @@ static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION]
 
 /* Finds a part in the first layer that has it (COST_PART_FFN: the first layer with a dense FFN; other parts:
  * the first layer with experts), and writes that layer to *of. */
-static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
-                                        const struct block **of)
+static const struct block_part *cost_part_of(const struct block_list *blocks, enum cost_part part,
+                                             const struct block **of)
 {
     for (uint32_t b = 0; b < blocks->count; b++) {
         const struct block *block = &blocks->blocks[b];
@@ -258,7 +258,7 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
                      const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct block *block = NULL;
-    const struct block_part *part = part_of(blocks, kind, &block);
+    const struct block_part *part = cost_part_of(blocks, kind, &block);
     const struct device_profile *profile = &device->profile;
     struct cost_curve *curve = &cost->parts[kind];
     if (!part)
@@ -268,7 +268,7 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
     cost->part_step_s[kind] = cost->step_s[cls] * step_share(workload, block, part);
     if (!profile->present) {
         double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
-        return part_estimate(curve, kind, part, entry_of(device), workload, threads, err);
+        return part_estimate(curve, kind, part, cost_entry_of(device), workload, threads, err);
     }
     if (profile->point_count[points]) {
         if (profile->step_s[points] > 0)
@@ -290,8 +290,8 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
 }
 
 /* Makes the curves of attention and FFN of a dense model if the profile has points of both. */
-static int halves_init(struct cost_device *cost, const struct device_profile *profile,
-                       const struct block_list *blocks, struct err *err)
+static int cost_halves_init(struct cost_device *cost, const struct device_profile *profile,
+                            const struct block_list *blocks, struct err *err)
 {
     static const enum cost_part halves[] = {COST_PART_ATTENTION, COST_PART_FFN};
     static const enum profile_block cuts[] = {PROFILE_ATTENTION_CUT, PROFILE_FFN_CUT};
@@ -347,7 +347,7 @@ static int parts_init(struct cost_device *cost, const struct planner_device *dev
 {
     const struct block *sparse = block_of_class(blocks, COST_LAYER_SPARSE);
     if (!sparse)
-        return halves_init(cost, &device->profile, blocks, err);
+        return cost_halves_init(cost, &device->profile, blocks, err);
     for (uint32_t i = 0; i < sparse->part_count; i++) {
         if (sparse->parts[i].kind == PART_EXPERT) {
             cost->experts = sparse->parts[i].copies;
@@ -397,7 +397,7 @@ static void slow_down(struct cost_curve *curve, double factor)
 static double precision_factor(struct cost_device *cost, const struct planner_device *device,
                                const struct workload *workload)
 {
-    const struct catalogue_entry *entry = entry_of(device);
+    const struct catalogue_entry *entry = cost_entry_of(device);
     const int measured = device->profile.compute;
     if (!device->profile.present || measured < 0 || measured == (int)workload->compute || !entry)
         return 1;

@@ -7,15 +7,16 @@
 
 #define FLOAT_BYTES ((uint64_t)sizeof(float))
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t expert_need_aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 uint64_t expert_routed_bytes(const struct expert_model *model, uint64_t tokens, enum expert_routed what)
 {
-    uint64_t entry = aligned(tokens * model->active * FLOAT_BYTES), x = tokens * model->hidden * FLOAT_BYTES;
-    return what == ROUTED_OUTPUTS ? x : aligned(x) + (what == ROUTED_TOKENS ? 2 : 1) * entry;
+    uint64_t entry = expert_need_aligned(tokens * model->active * FLOAT_BYTES),
+             x = tokens * model->hidden * FLOAT_BYTES;
+    return what == ROUTED_OUTPUTS ? x : expert_need_aligned(x) + (what == ROUTED_TOKENS ? 2 : 1) * entry;
 }
 
 /* Returns the number of parameters that are trained in a part of a layer. */
@@ -24,13 +25,13 @@ static double trained_in(const struct problem *p, const struct block_part *part)
     return (double)(p->workload->method == METHOD_FULL ? part->params : part->lora_params);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t expert_need_larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
 /* Adds a stage's memory. Stages share one workspace, so of their workspaces only the largest is recorded. */
-static void stage_add(const struct footprint *f, struct expert_need *need)
+static void expert_need_stage_add(const struct footprint *f, struct expert_need *need)
 {
     need->all.purpose[PURPOSE_WEIGHTS] += f->weights;
     need->all.purpose[PURPOSE_ADAPTERS] += f->adapters;
@@ -38,7 +39,7 @@ static void stage_add(const struct footprint *f, struct expert_need *need)
     need->all.purpose[PURPOSE_ACTIVATIONS] += f->activations;
     need->all.purpose[PURPOSE_BUFFERS] += f->buffers - footprint_counted(f->workspace.bytes);
     need->all.host_bytes += f->host;
-    need->all.work_bytes = larger(need->all.work_bytes, footprint_counted(f->workspace.bytes));
+    need->all.work_bytes = expert_need_larger(need->all.work_bytes, footprint_counted(f->workspace.bytes));
 }
 
 /* Adds the bytes of a slot that has a buffer of `bytes` for each micro-batch of a wave. */
@@ -67,7 +68,7 @@ static void attention_need(const struct problem *p, const struct expert_model *m
     options.tokens = problem_tokens_bound(p, role->rows);
     options.labelled = labelled < options.tokens ? labelled : options.tokens;
     footprint_of(model->attention_model, &options, &f);
-    stage_add(&f, need);
+    expert_need_stage_add(&f, need);
     for (int32_t b = 0; b < p->block_count; b++)
         for (uint32_t i = 0; i < p->blocks.blocks[b].part_count; i++)
             if (p->blocks.blocks[b].parts[i].kind != PART_EXPERT)
@@ -78,7 +79,7 @@ static void attention_need(const struct problem *p, const struct expert_model *m
                          ((uint32_t)model->sparse[l] - 1 >= f.saves_from
                               ? footprint_save_bytes(&f, (uint32_t)model->sparse[l] - 1)
                               : 0);
-        need->saved_layer_bytes = larger(need->saved_layer_bytes, saved);
+        need->saved_layer_bytes = expert_need_larger(need->saved_layer_bytes, saved);
         layers += saved;
     }
     need->saved_layers_total = layers;
@@ -111,10 +112,11 @@ static int experts_need(const struct problem *p, struct expert_model *model, con
         options.block_begin = (uint32_t)model->sparse[l];
         options.block_end = options.block_begin + 1;
         footprint_of(model->experts_model, &options, &f);
-        stage_add(&f, need);
+        expert_need_stage_add(&f, need);
         need->trained += count * trained_in(p, model->expert);
         need->expert_gradient_bytes += f.adapters / 2;
-        need->saved_experts_bytes = larger(need->saved_experts_bytes, footprint_counted(f.slot.bytes));
+        need->saved_experts_bytes =
+            expert_need_larger(need->saved_experts_bytes, footprint_counted(f.slot.bytes));
         need->saved_experts_total += footprint_counted(f.slot.bytes);
     }
     need->routed_in_bytes = role->routed_bytes;

@@ -212,7 +212,7 @@ double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batc
 
 /* --- prices of a plan --- */
 
-static void rows_read(struct expert_price *price)
+static void expert_price_rows_read(struct expert_price *price)
 {
     for (uint32_t r = 0; r < price->ranks; r++) {
         const struct program *program = &price->plan->ranks[r].programs[PROGRAM_TRAIN];
@@ -227,7 +227,7 @@ static void rows_read(struct expert_price *price)
     }
 }
 
-static void experts_read(struct expert_price *price)
+static void expert_price_experts_read(struct expert_price *price)
 {
     const double *share = price->problem->workload->expert_share;
     uint32_t sparse = price->model.sparse_count, experts = price->model.experts;
@@ -295,8 +295,8 @@ int expert_price_init(struct expert_price **out, const struct problem *problem, 
     memset(price->layer, 0xff, ((size_t)problem->block_count + 1) * sizeof(int32_t));
     for (uint32_t l = 0; l < price->model.sparse_count; l++)
         price->layer[price->model.sparse[l]] = (int32_t)l;
-    rows_read(price);
-    experts_read(price);
+    expert_price_rows_read(price);
+    expert_price_experts_read(price);
     steps_read(price);
     return 0;
 fail:

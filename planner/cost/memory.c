@@ -126,9 +126,9 @@ static double stage_boundary(const struct problem *p, const struct memory_stage 
 }
 
 /* Adds what the engine allocates when it makes the stage, and the KV cache. */
-static void stage_add(const struct problem *problem, const struct memory_stage *stage,
-                      const struct footprint_options *options, const struct footprint *held,
-                      struct memory_need *need)
+static void memory_stage_add(const struct problem *problem, const struct memory_stage *stage,
+                             const struct footprint_options *options, const struct footprint *held,
+                             struct memory_need *need)
 {
     need->purpose[PURPOSE_WEIGHTS] = held->weights;
     need->purpose[PURPOSE_ADAPTERS] = held->adapters;
@@ -172,7 +172,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     }
     footprint_of(&problem->footprint, &options, &held);
     if (!stage->keeps_only)
-        stage_add(problem, stage, &options, &held, need);
+        memory_stage_add(problem, stage, &options, &held, need);
     need->purpose[PURPOSE_BUFFERS] += stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];

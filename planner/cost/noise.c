@@ -22,7 +22,7 @@ static int work_compare(const void *left, const void *right)
 }
 
 /* Returns the tokens that count as work: all tokens, but for a head only the labelled ones. */
-static double tokens_worked(enum profile_block kind, const struct profile_point *point)
+static double noise_tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;
 }
@@ -43,8 +43,9 @@ double noise_fall(const struct device_profile *profile, enum profile_block kind,
     const struct profile_point *slowest = &points[0];
     for (uint32_t i = 1; i < count; i++) {
         const struct profile_point *p = &points[i];
-        bool more = tokens_worked(kind, p) > tokens_worked(kind, slowest) && p->tokens >= slowest->tokens &&
-                    p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
+        bool more = noise_tokens_worked(kind, p) > noise_tokens_worked(kind, slowest) &&
+                    p->tokens >= slowest->tokens && p->sum_sq >= slowest->sum_sq &&
+                    p->labelled >= slowest->labelled;
         double whole = slowest->forward_s + slowest->backward_s;
         double fall = fmax(slowest->forward_s - p->forward_s, slowest->backward_s - p->backward_s);
         if (more && fall > NOISE_FALL_MOST * whole) {

@@ -137,7 +137,7 @@ static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
 }
 
 /* Returns the seconds of a FORWARD or BACKWARD of whole blocks. The last result of each is cached. */
-static double pass_seconds(struct price *price, uint32_t rank, const struct instr *x)
+static double price_pass_seconds(struct price *price, uint32_t rank, const struct instr *x)
 {
     const struct problem *p = price->problem;
     uint32_t device = price->device[rank];
@@ -178,7 +178,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     switch (x->op) {
     case INSTR_FORWARD:
     case INSTR_BACKWARD:
-        return pass_seconds(price, rank, x);
+        return price_pass_seconds(price, rank, x);
     case INSTR_BACKWARD_INPUT:
     case INSTR_BACKWARD_WEIGHT: {
         load = instr_load(price, x);
@@ -201,7 +201,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     }
 }
 
-static double transfer_bytes(void *context, uint32_t rank, const struct instr *x)
+static double price_transfer_bytes(void *context, uint32_t rank, const struct instr *x)
 {
     const struct price *price = context;
     const struct plan_slot *slot = &price->plan->ranks[rank].slots[x->slot_in];
@@ -212,7 +212,7 @@ static double transfer_bytes(void *context, uint32_t rank, const struct instr *x
     return blocks >= 0 ? blocks : (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
 }
 
-static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
+static void price_wire_between(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
 {
     const struct price *price = context;
     const struct cluster *cluster = price->problem->cluster;
@@ -310,13 +310,13 @@ struct sim_costs price_costs(struct price *price)
 {
     return (struct sim_costs){.context = price,
                               .compute_s = compute_seconds,
-                              .bytes = transfer_bytes,
-                              .wire = wire_between,
+                              .bytes = price_transfer_bytes,
+                              .wire = price_wire_between,
                               .collective_s = collective_seconds,
                               .lead_s = lead_seconds};
 }
 
-static void costs_fill(const struct price *price, struct plan *plan, double step_s, const double *busy)
+static void price_costs_fill(const struct price *price, struct plan *plan, double step_s, const double *busy)
 {
     const struct problem *p = price->problem;
     struct plan_costs *c = &plan->costs;
@@ -404,7 +404,7 @@ int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t st
         result = steps_run(&price, count ? count : 1, step_s, busy, run, err);
     if (result == 0) {
         correct(&price, plan, step_s);
-        costs_fill(&price, plan, *step_s, busy);
+        price_costs_fill(&price, plan, *step_s, busy);
     }
     if (run->sim && (result < 0 || sim_graph(run->sim)->total > instructions_most)) {
         sim_destroy(run->sim);

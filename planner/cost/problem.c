@@ -15,8 +15,8 @@
 /* Most nodes for which links are kept in a table, which then takes 16 MiB. */
 #define LINK_NODES_MAX 1024u
 
-static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
-                       struct err *err)
+static int problem_names_known(const struct cluster *cluster, char *const *names, uint32_t count,
+                               const char *path, struct err *err)
 {
     for (uint32_t i = 0; i < count; i++)
         if (cluster_device_find(cluster, names[i]) == UINT32_MAX)
@@ -29,7 +29,7 @@ static int usable_init(struct problem *p, struct err *err)
     const struct workload *w = p->workload;
     uint32_t left = 0;
     /* A device that is excluded may be absent, as from a file of another cluster: it is left out anyway. */
-    if (names_known(p->cluster, w->devices, w->device_count, "placement.devices", err) < 0)
+    if (problem_names_known(p->cluster, w->devices, w->device_count, "placement.devices", err) < 0)
         return -1;
     for (uint32_t d = 0; d < p->device_count; d++) {
         const char *name = p->cluster->devices[d].name;
@@ -42,14 +42,14 @@ static int usable_init(struct problem *p, struct err *err)
                           p->device_count);
 }
 
-static struct workload_row row_at(const struct workload *w, uint32_t row)
+static struct workload_row problem_row_at(const struct workload *w, uint32_t row)
 {
     if (w->row_count)
         return w->rows[row];
     return (struct workload_row){.tokens = w->sequence_tokens, .labelled = w->sequence_tokens - 1};
 }
 
-static int no_memory(struct err *err)
+static int problem_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "planner: out of memory");
 }
@@ -61,9 +61,9 @@ static int step_init(struct problem *p, struct problem_step *step, const struct 
     step->rows = w->row_count ? order_step_rows(order, number, numbers) : w->batch_rows;
     ARENA_ARRAY(&p->arena, step->sum, (size_t)step->rows + 1);
     if (!step->sum)
-        return no_memory(err);
+        return problem_no_memory(err);
     for (uint32_t i = 0; i < step->rows; i++) {
-        struct workload_row row = row_at(w, w->row_count ? numbers[i] : i);
+        struct workload_row row = problem_row_at(w, w->row_count ? numbers[i] : i);
         double tokens = row.tokens;
         step->sum[i + 1] = (struct cost_load){.rows = step->sum[i].rows + 1,
                                               .tokens = step->sum[i].tokens + tokens,
@@ -92,7 +92,7 @@ static int steps_init(struct problem *p, struct err *err)
     uint32_t *numbers = arena_get(&p->arena, w->batch_rows, sizeof(*numbers));
     double rows = 0;
     if (p->arena.failed)
-        return no_memory(err);
+        return problem_no_memory(err);
     for (uint32_t s = 0; s < p->step_count; s++) {
         uint64_t number = p->step_count > 1 ? s * (total - 1) / (p->step_count - 1) : 0;
         if (step_init(p, &p->steps[s], &order, number, numbers, err) < 0)
@@ -165,7 +165,7 @@ static int tops_init(struct problem *p, struct err *err)
     ARENA_ARRAY(&p->arena, p->top_labelled, (size_t)w->batch_rows + 1);
     bool made = tokens && labelled && p->top_tokens && p->top_labelled;
     for (uint32_t i = 0; i < count && made; i++) {
-        struct workload_row row = i < train ? row_at(w, i) : w->eval_rows[i - train];
+        struct workload_row row = i < train ? problem_row_at(w, i) : w->eval_rows[i - train];
         tokens[i] = row.tokens;
         labelled[i] = row.labelled;
     }
@@ -177,7 +177,7 @@ static int tops_init(struct problem *p, struct err *err)
     }
     free(tokens);
     free(labelled);
-    return made ? 0 : no_memory(err);
+    return made ? 0 : problem_no_memory(err);
 }
 
 /* Returns the layer's method, converted as the engine converts the same specification. */
@@ -231,7 +231,7 @@ static int blocks_init(struct problem *p, struct err *err)
     ARENA_ARRAY(&p->arena, p->prefix, (size_t)p->block_count + 1);
     ARENA_ARRAY(&p->arena, p->params, (size_t)p->block_count + 1);
     if (p->arena.failed)
-        return no_memory(err);
+        return problem_no_memory(err);
     for (int32_t b = 0; b < p->block_count; b++) {
         memcpy(p->prefix[b + 1], p->prefix[b], sizeof(p->prefix[b]));
         const struct block *block = &p->blocks.blocks[b];
@@ -266,7 +266,7 @@ static int links_init(struct problem *p, struct err *err)
     uint32_t *device = arena_get(&p->arena, nodes, sizeof(*device));
     ARENA_ARRAY(&p->arena, p->links, nodes * nodes);
     if (p->arena.failed)
-        return no_memory(err);
+        return problem_no_memory(err);
     for (uint32_t d = 0; d < p->device_count; d++)
         device[cluster->devices[d].node] = d + 1;
     for (size_t i = 0; i < nodes * nodes; i++) {
@@ -329,7 +329,7 @@ static int means_init(struct problem *p, struct err *err)
     ARENA_ARRAY(&p->arena, p->mean_of, (size_t)batch + 1);
     ARENA_ARRAY(&p->arena, p->means, (size_t)kinds * p->device_count);
     if (p->arena.failed)
-        return no_memory(err);
+        return problem_no_memory(err);
     kinds = last = 0;
     for (uint32_t rows = 1; rows <= batch; rows++) {
         uint32_t count = micro_count(p, rows);
@@ -363,7 +363,7 @@ static int costs_init(struct problem *p, struct err *err)
             continue;
         p->lacks[d] = arena_get(&p->arena, strlen(why.text) + 1, 1);
         if (why.code == ERR_NOMEM || !p->lacks[d])
-            return no_memory(err);
+            return problem_no_memory(err);
         memcpy(p->lacks[d], why.text, strlen(why.text));
         p->usable[d] = false;
         first = first == UINT32_MAX ? d : first;
@@ -396,7 +396,7 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     ARENA_ARRAY(&problem->arena, problem->usable, cluster->device_count);
     ARENA_ARRAY(&problem->arena, problem->lacks, cluster->device_count);
     ARENA_ARRAY(&problem->arena, problem->planned_only, cluster->device_count);
-    int result = problem->arena.failed ? no_memory(err) : 0;
+    int result = problem->arena.failed ? problem_no_memory(err) : 0;
     if (result == 0 &&
         (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 || steps_init(problem, err) < 0 ||
          tops_init(problem, err) < 0 || costs_init(problem, err) < 0 || means_init(problem, err) < 0 ||
@@ -469,7 +469,7 @@ double problem_step_seconds(const struct problem *problem, uint32_t device, int3
     return seconds + 2 * workload_moment_bytes(w) * (double)trained / HOST_BYTES_PER_S;
 }
 
-static uint32_t bound(uint64_t value)
+static uint32_t problem_bound(uint64_t value)
 {
     return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
 }
@@ -477,11 +477,12 @@ static uint32_t bound(uint64_t value)
 uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows)
 {
     uint64_t tokens = problem->top_tokens[micro_batch_rows];
-    return bound(tokens > problem->workload->prompt_tokens ? tokens : problem->workload->prompt_tokens);
+    return problem_bound(tokens > problem->workload->prompt_tokens ? tokens
+                                                                   : problem->workload->prompt_tokens);
 }
 
 uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows)
 {
     uint64_t labelled = problem->top_labelled[micro_batch_rows];
-    return bound(labelled ? labelled : 1);
+    return problem_bound(labelled ? labelled : 1);
 }

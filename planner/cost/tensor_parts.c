@@ -52,7 +52,7 @@ static bool cuts_fit(const struct footprint_model *model)
 
 /* Sums the bytes of gradients of parameters that all members of a tensor group hold as equal copies: norms,
  * the narrow side of adapters, biases of outputs. The sum does not depend on how layers are cut. */
-static void shared_sum(struct problem *p)
+static void tensor_parts_shared_sum(struct problem *p)
 {
     for (int32_t b = 0; b < p->block_count; b++) {
         uint64_t bytes = p->params[b].shared_bytes;
@@ -83,7 +83,7 @@ int tensor_parts_init(struct problem *p, struct err *err)
         p->column_unit = cuts_fit(p->part_least) ? units[i] : 0;
     }
     if (p->part_least)
-        shared_sum(p);
+        tensor_parts_shared_sum(p);
     if (p->column_unit == 0)
         return 0;
     if (tensor_part_make(p, c->kv_heads, p->column_unit, &p->part_heads, err) < 0)

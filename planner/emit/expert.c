@@ -30,7 +30,8 @@ static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int ki
                                                     .bytes_bound = bound});
 }
 
-static int32_t saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
+static int32_t expert_saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound,
+                                 uint64_t total)
 {
     return plan_rank_slot(rank,
                           &(struct plan_slot){.kind = SLOT_SAVED,
@@ -60,8 +61,8 @@ static int32_t run_slot(struct expert_plan *c, struct plan_rank *rank, int kind,
                                                     .bytes_fixed = bytes});
 }
 
-static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,
-                      struct expert_slots *s)
+static int expert_slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,
+                             struct expert_slots *s)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct member *m = &c->candidate->members[r];
@@ -77,9 +78,10 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
             s->gradient[i] = stream_slot(c, rank, SLOT_GRADIENT, each, boundary);
         }
         s->routed = stream_slot(c, rank, SLOT_ROUTED, each + 2 * weights, need->routed_own_bytes);
-        s->saved = saved_slot(c, rank, need->saved_dense_bytes, need->saved_dense_bytes);
-        s->saved_attention = saved_slot(c, rank, need->saved_layer_bytes, need->saved_layers_total);
-        s->saved_router = saved_slot(c, rank, 0, 0); /* size 0: the bytes are counted in attention's slot */
+        s->saved = expert_saved_slot(c, rank, need->saved_dense_bytes, need->saved_dense_bytes);
+        s->saved_attention = expert_saved_slot(c, rank, need->saved_layer_bytes, need->saved_layers_total);
+        s->saved_router =
+            expert_saved_slot(c, rank, 0, 0); /* size 0: the bytes are counted in attention's slot */
         s->gradients = run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->gradient_bytes);
     }
     if (m->expert_share > 0) {
@@ -87,7 +89,7 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
         s->routed_out = stream_slot(c, rank, SLOT_ROUTED, each, need->routed_out_bytes);
         s->back_in = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, each, need->routed_out_bytes);
         s->back_out = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, each + weights, need->routed_back_bytes);
-        s->saved_experts = saved_slot(c, rank, need->saved_experts_bytes, need->saved_experts_total);
+        s->saved_experts = expert_saved_slot(c, rank, need->saved_experts_bytes, need->saved_experts_total);
         s->expert_gradients =
             run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->expert_gradient_bytes);
     }
@@ -158,7 +160,7 @@ int expert_member_need(const struct problem *problem, struct expert_model *model
     return expert_need_fill(problem, model, &role, need, err);
 }
 
-static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
+static int expert_rank_emit(struct expert_plan *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct member *m = &c->candidate->members[r];
@@ -171,7 +173,7 @@ static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
     rank->window = c->wave;
     rank_share(c, r, &need);
     if (plan_rank_fill(rank, c->problem, m, &need.all, c->err) < 0 || experts_list(c, r) < 0 ||
-        slots_fill(c, r, &need, &slots) < 0)
+        expert_slots_fill(c, r, &need, &slots) < 0)
         return -1;
     return programs ? expert_programs(c, r, &slots) : 0;
 }
@@ -263,7 +265,7 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
     if (result == 0)
         result = segments_fill(&c) < 0 ? -1 : groups_fill(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
-        result = rank_emit(&c, r, programs);
+        result = expert_rank_emit(&c, r, programs);
     expert_split_fini(&c.split);
     expert_model_fini(&c.model);
     arena_fini(&c.arena);

@@ -20,8 +20,8 @@ static int32_t *last_of(struct expert_writer *w, uint32_t k)
     return &w->c->last[(size_t)k * EXPERT_LASTS];
 }
 
-static struct instr instr_of(const struct expert_writer *w, enum instr_op op, const struct expert_segment *g,
-                             uint32_t k, bool back)
+static struct instr expert_program_instr_of(const struct expert_writer *w, enum instr_op op,
+                                            const struct expert_segment *g, uint32_t k, bool back)
 {
     struct instr x = instr_at(op, (int32_t)k, g->begin, g->end);
     x.flags = back && op != INSTR_BACKWARD ? FLAG_BACKWARD : 0;
@@ -48,7 +48,7 @@ static void dense_add(struct expert_writer *w, uint32_t i, uint32_t k, bool back
     bool first = i == 0, last = i + 1 == w->c->segment_count, from = back ? last : first,
          to = back ? first : last;
     int at = back ? g->gradient : g->stream;
-    struct instr x = instr_of(w, back ? INSTR_BACKWARD : INSTR_FORWARD, g, k, back);
+    struct instr x = expert_program_instr_of(w, back ? INSTR_BACKWARD : INSTR_FORWARD, g, k, back);
     x.slot_in = from ? PLAN_NONE : slots[at];
     x.slot_out = to ? PLAN_NONE : slots[from ? 0 : !at];
     x.slot_save = w->cache >= 0 ? w->cache : w->keeps ? w->s->saved : PLAN_NONE;
@@ -62,7 +62,7 @@ static void exchange_to(struct expert_writer *w, uint32_t i, uint32_t k, bool ba
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, back ? INSTR_COMBINE : INSTR_DISPATCH, g, k, back);
+    struct instr x = expert_program_instr_of(w, back ? INSTR_COMBINE : INSTR_DISPATCH, g, k, back);
     x.slot_in = !w->attends ? PLAN_NONE : back ? w->s->gradient[g->gradient] : w->s->routed;
     x.slot_out = !w->expert ? PLAN_NONE : back ? w->s->back_in : w->s->routed_in;
     x.flags |= w->attends && !back ? FLAG_FREES_IN : 0;
@@ -74,7 +74,7 @@ static void exchange_to(struct expert_writer *w, uint32_t i, uint32_t k, bool ba
 static void experts_add(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, INSTR_EXPERTS, &w->c->segments[i], k, back);
+    struct instr x = expert_program_instr_of(w, INSTR_EXPERTS, &w->c->segments[i], k, back);
     x.slot_in = back ? w->s->back_in : w->s->routed_in;
     x.slot_out = back ? w->s->back_out : w->s->routed_out;
     x.slot_save = w->keeps ? w->s->saved_experts : PLAN_NONE;
@@ -89,7 +89,7 @@ static void exchange_from(struct expert_writer *w, uint32_t i, uint32_t k, bool 
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, back ? INSTR_DISPATCH : INSTR_COMBINE, g, k, back);
+    struct instr x = expert_program_instr_of(w, back ? INSTR_DISPATCH : INSTR_COMBINE, g, k, back);
     x.slot_in = !w->expert ? PLAN_NONE : back ? w->s->back_out : w->s->routed_out;
     x.slot_save = w->attends && !back ? w->s->stream[!g->stream] : PLAN_NONE;
     x.slot_out = !w->attends ? PLAN_NONE : back ? w->s->routed : w->s->stream[g->stream];
@@ -103,34 +103,34 @@ static void exchange_from(struct expert_writer *w, uint32_t i, uint32_t k, bool 
         last[LAST_CHAIN] = last[LAST_FROM];
 }
 
-static void attention_forward(struct expert_writer *w, uint32_t i, uint32_t k)
+static void expert_program_attention_forward(struct expert_writer *w, uint32_t i, uint32_t k)
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, INSTR_ATTENTION, g, k, false);
+    struct instr x = expert_program_instr_of(w, INSTR_ATTENTION, g, k, false);
     x.slot_in = w->s->stream[g->stream];
     x.slot_out = w->s->stream[!g->stream];
     x.slot_save = w->cache >= 0 ? w->cache : w->keeps ? w->s->saved_attention : PLAN_NONE;
     x.flags |= FLAG_FREES_IN;
     program_add(w->b, &x, &last[LAST_CHAIN], 1);
-    x = instr_of(w, INSTR_ROUTE, g, k, false);
+    x = expert_program_instr_of(w, INSTR_ROUTE, g, k, false);
     x.slot_in = w->s->stream[!g->stream];
     x.slot_out = w->s->routed;
     x.slot_save = w->keeps ? w->s->saved_router : PLAN_NONE;
     last[LAST_CHAIN] = program_add(w->b, &x, NULL, 0);
 }
 
-static void attention_backward(struct expert_writer *w, uint32_t i, uint32_t k)
+static void expert_program_attention_backward(struct expert_writer *w, uint32_t i, uint32_t k)
 {
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, INSTR_ROUTE, g, k, true);
+    struct instr x = expert_program_instr_of(w, INSTR_ROUTE, g, k, true);
     x.slot_in = w->s->routed;
     x.slot_out = w->s->gradient[g->gradient];
     x.slot_save = w->s->saved_router;
     x.flags |= FLAG_ACCUMULATE | FLAG_FREES_IN | FLAG_FREES_SAVE;
     program_add(w->b, &x, &last[LAST_FROM], 1);
-    x = instr_of(w, INSTR_ATTENTION, g, k, true);
+    x = expert_program_instr_of(w, INSTR_ATTENTION, g, k, true);
     x.slot_in = w->s->gradient[g->gradient];
     x.slot_out = w->s->gradient[!g->gradient];
     x.slot_save = w->s->saved_attention;
@@ -157,7 +157,7 @@ static void forward_front(struct expert_writer *w, uint32_t i, uint32_t k, bool 
             dense_add(w, i, k, true);
     } else if (sparse) {
         if (w->attends)
-            attention_forward(w, i, k);
+            expert_program_attention_forward(w, i, k);
         exchange_to(w, i, k, false);
     }
 }
@@ -180,7 +180,7 @@ static void backward_back(struct expert_writer *w, uint32_t i, uint32_t k)
     if (!w->attends)
         return;
     if (w->c->segments[i].sparse)
-        attention_backward(w, i, k);
+        expert_program_attention_backward(w, i, k);
     else
         dense_add(w, i, k, true);
 }
@@ -190,8 +190,8 @@ static void backward_back(struct expert_writer *w, uint32_t i, uint32_t k)
  * attention of micro-batch k, which hides the exchange. v->drains: a rank finishes its experts of a layer
  * before it starts the next layer. That layer's attention waits for the slowest experts of all ranks; placed
  * earlier in the list, it would delay the rank's own experts. */
-static void wave_pass(struct expert_writer *w, const struct program_wave *v, uint32_t count, bool back,
-                      bool turns)
+static void expert_program_wave_pass(struct expert_writer *w, const struct program_wave *v, uint32_t count,
+                                     bool back, bool turns)
 {
     uint32_t places = count * v->count, span = v->drains ? v->count : places;
     for (uint32_t from = 0; from < places; from += span) {
@@ -224,9 +224,9 @@ static void waves_write(struct expert_writer *w, uint32_t micro_batches, bool tr
          */
         for (uint32_t k = first; k < first + v.count && first > 0; k++)
             memcpy(last_of(w, k), last_of(w, k - w->c->wave), EXPERT_LASTS * sizeof(int32_t));
-        wave_pass(w, &v, w->c->segment_count, false, train);
+        expert_program_wave_pass(w, &v, w->c->segment_count, false, train);
         if (train)
-            wave_pass(w, &v, w->c->segment_count - 1, true, false);
+            expert_program_wave_pass(w, &v, w->c->segment_count - 1, true, false);
     }
 }
 

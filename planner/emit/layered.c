@@ -25,7 +25,7 @@
 
 /* --- memory of ranks --- */
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t layered_larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -47,8 +47,8 @@ struct layered_buffers layered_buffers(const struct problem *p, bool server, uin
     for (int32_t k = 0; k <= last; k++) {
         uint64_t weights = memory_gathered_bytes(p, k, k + 1);
         bool layer = k >= 1 && k < b.ring_end, edge = k == 0 || (k == last && !tied);
-        b.layer_weights = layer ? larger(b.layer_weights, weights) : b.layer_weights;
-        b.edge_weights = edge ? larger(b.edge_weights, weights) : b.edge_weights;
+        b.layer_weights = layer ? layered_larger(b.layer_weights, weights) : b.layer_weights;
+        b.edge_weights = edge ? layered_larger(b.edge_weights, weights) : b.edge_weights;
     }
     b.layer_gradients = full ? b.layer_weights : 0;
     b.edge_gradients = full ? b.edge_weights : 0;
@@ -181,31 +181,31 @@ static bool computing(const struct layered *c)
 }
 
 /* Returns the kind of buffer in which a block's gathered weights or unreduced gradients lie. */
-static int place_of(const struct layered *c, int32_t block)
+static int layered_place_of(const struct layered *c, int32_t block)
 {
     return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
 }
 
-static int32_t *turn_of(const struct layered *c, int32_t *freers, int32_t block, uint32_t ring)
+static int32_t *layered_turn_of(const struct layered *c, int32_t *freers, int32_t block, uint32_t ring)
 {
-    int place = place_of(c, block);
+    int place = layered_place_of(c, block);
     return &freers[place == PLACE_EDGES ? (size_t)c->blocks : (uint32_t)(block - 1) % ring];
 }
 
 static int32_t *weights_turn(const struct layered *c, int32_t block)
 {
-    return turn_of(c, c->weights_freer, block, c->buffers.layers);
+    return layered_turn_of(c, c->weights_freer, block, c->buffers.layers);
 }
 
 static int32_t *whole_turn(const struct layered *c, int32_t block)
 {
-    return turn_of(c, c->whole_freer, block, c->buffers.wholes ? c->buffers.wholes : 1);
+    return layered_turn_of(c, c->whole_freer, block, c->buffers.wholes ? c->buffers.wholes : 1);
 }
 
 /* True if the block's gathered weights stay in their buffer from forward to backward. */
 static bool stays_gathered(const struct layered *c, int32_t block)
 {
-    if (place_of(c, block) == PLACE_LAYERS)
+    if (layered_place_of(c, block) == PLACE_LAYERS)
         return block >= c->buffers.ring_end - (int32_t)c->buffers.layers;
     return c->tied ? block == 0 : block == c->blocks - 1;
 }
@@ -253,7 +253,7 @@ static void places_fill(struct layered *c, struct plan_rank *rank)
         plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, PURPOSE_BUFFERS, u->edge_gradients);
 }
 
-static int slots_fill(struct layered *c, const struct memory_need *need)
+static int layered_slots_fill(struct layered *c, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[c->r];
     struct layered_slots *s = &c->slots;
@@ -317,9 +317,9 @@ static bool works_for(const struct layered *c, uint32_t rank)
 }
 
 /* Adds the ALL_GATHER or PULL of a block's weights, or the parameter server's PUSHes. */
-static void fetch(struct layered *c, int32_t block)
+static void layered_fetch(struct layered *c, int32_t block)
 {
-    int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
+    int32_t place = computing(c) ? c->slots.gathered[layered_place_of(c, block)] : PLAN_NONE;
     const int32_t *free_since = weights_turn(c, block);
     if (c->role == LAYERED_MEMBER) {
         struct instr x = transfer_instr(c, INSTR_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
@@ -339,7 +339,7 @@ static void fetch(struct layered *c, int32_t block)
 
 static void release(struct layered *c, int32_t block)
 {
-    int32_t place = c->slots.gathered[place_of(c, block)];
+    int32_t place = c->slots.gathered[layered_place_of(c, block)];
     if (place < 0)
         return;
     struct instr x = transfer_instr(c, INSTR_RELEASE, TAG_NONE, block, place, PLAN_NONE);
@@ -351,7 +351,7 @@ static void release(struct layered *c, int32_t block)
  * REDUCE_SCATTER, a worker's PUSH, or the parameter server's PULLs. */
 static void reduce(struct layered *c, int32_t block, int32_t after)
 {
-    int32_t whole = c->slots.whole[place_of(c, block)];
+    int32_t whole = c->slots.whole[layered_place_of(c, block)];
     if (!c->full && !c->server)
         return;
     if (c->role == LAYERED_MEMBER) {
@@ -414,7 +414,7 @@ static int32_t forward_all(struct layered *c, uint32_t first, uint32_t count, in
 {
     int32_t done = PLAN_NONE;
     for (int32_t block = 0; block < c->blocks; block = unit_end(c, block)) {
-        fetch(c, block);
+        layered_fetch(c, block);
         for (uint32_t k = first; k < first + count; k++)
             done = forward(c, k, block, save);
         bool stays = returns ? stays_gathered(c, block) : c->tied && block == 0;
@@ -437,8 +437,8 @@ static int32_t backward_all(struct layered *c)
             release(c, block);
         if (c->tied && block + 1 == c->blocks)
             release(c, 0);
-        if (place_of(c, block) == PLACE_LAYERS && next >= 1)
-            fetch(c, next);
+        if (layered_place_of(c, block) == PLACE_LAYERS && next >= 1)
+            layered_fetch(c, next);
         reduce(c, block, done);
     }
     return done;
@@ -448,7 +448,7 @@ static int32_t backward_all(struct layered *c)
 static int32_t both_all(struct layered *c, int32_t *last_forward)
 {
     int32_t done = PLAN_NONE;
-    fetch(c, 0);
+    layered_fetch(c, 0);
     for (uint32_t k = c->first; k < c->first + c->count; k++) {
         *last_forward = forward(c, k, 0, c->slots.saved);
         done = backward(c, k, 0);
@@ -463,7 +463,7 @@ static int32_t both_all(struct layered *c, int32_t *last_forward)
 /* Adds the training program. Groups: 0 all ranks; 1 the ranks that shard the state, or the parameter server
  * alone; with LoRA 2 the first rank that runs blocks, alone, and 3 all ranks that run blocks, if some ranks
  * only keep state. */
-static void train_build(struct layered *c)
+static void layered_train_build(struct layered *c)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     uint32_t ranks = c->plan->rank_count;
@@ -508,7 +508,7 @@ static void train_build(struct layered *c)
     program_add_step(c->b, rank, c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE, c->pulled, ranks + 3);
 }
 
-static void evaluate_build(struct layered *c)
+static void layered_evaluate_build(struct layered *c)
 {
     int32_t last = forward_all(c, c->first, c->count, PLAN_NONE, false);
     program_add_loss(c->b, c->slots.scalars, last);
@@ -516,7 +516,7 @@ static void evaluate_build(struct layered *c)
 
 /* Adds sampling: the rank that works on micro-batch 0 computes, and the others only send their shards of the
  * weights. */
-static void token_build(struct layered *c)
+static void layered_token_build(struct layered *c)
 {
     uint32_t chooser = 0;
     while (!works_for(c, chooser))
@@ -550,10 +550,11 @@ static int history_alloc(struct layered *c)
 static int programs_fill(struct layered *c)
 {
     struct plan_rank *rank = &c->plan->ranks[c->r];
-    static void (*const builds[PROGRAM_KINDS])(struct layered *) = {[PROGRAM_TRAIN] = train_build,
-                                                                    [PROGRAM_EVALUATE] = evaluate_build,
-                                                                    [PROGRAM_PREFILL] = token_build,
-                                                                    [PROGRAM_GENERATE] = token_build,
+    static void (*const builds[PROGRAM_KINDS])(struct layered *) = {[PROGRAM_TRAIN] = layered_train_build,
+                                                                    [PROGRAM_EVALUATE] =
+                                                                        layered_evaluate_build,
+                                                                    [PROGRAM_PREFILL] = layered_token_build,
+                                                                    [PROGRAM_GENERATE] = layered_token_build,
                                                                     [PROGRAM_SAVE] = save_build};
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct program_builder b = {0};
@@ -572,7 +573,7 @@ static int programs_fill(struct layered *c)
 
 /* --- ranks --- */
 
-static int rank_emit(struct layered *c, uint32_t r, bool programs)
+static int layered_rank_emit(struct layered *c, uint32_t r, bool programs)
 {
     const struct member *member = &c->candidate->members[r];
     struct plan_rank *rank = &c->plan->ranks[r];
@@ -592,7 +593,7 @@ static int rank_emit(struct layered *c, uint32_t r, bool programs)
     rank->owns_tied = c->tied && c->role != LAYERED_WORKER;
     rank->copies_tied = c->tied && c->role == LAYERED_WORKER;
     layered_need(c->problem, &c->buffers, c->role, member, layered_part(c->candidate, r), &need);
-    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, &need) < 0)
+    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || layered_slots_fill(c, &need) < 0)
         return -1;
     if (programs && programs_fill(c) < 0)
         return -1;
@@ -661,7 +662,7 @@ struct plan *layered_emit(const struct problem *problem, const struct candidate 
     if (result == 0 && !full && !server)
         result = adapter_groups(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
-        result = rank_emit(&c, r, programs);
+        result = layered_rank_emit(&c, r, programs);
     free(c.history);
     return plan_emitted(plan, result);
 }

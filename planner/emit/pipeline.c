@@ -70,7 +70,7 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
 
 /* Adds one stage's memory to its member's. All purposes are summed except the workspace, which the stages of
  * a member share. *sum is zeros at first. */
-static void need_add(struct memory_need *sum, const struct memory_need *more)
+static void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
 {
     uint64_t again = more->work_bytes < sum->work_bytes ? more->work_bytes : sum->work_bytes;
     for (int p = 0; p < PURPOSE_COUNT; p++)
@@ -135,7 +135,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 /* --- slots --- */
 
 /* Returns the ring of a kind of boundary tensor (enum boundary). */
-static const struct schedule_ring *ring_of(const struct schedule_rings *rings, int boundary)
+static const struct schedule_ring *pipeline_ring_of(const struct schedule_rings *rings, int boundary)
 {
     const struct schedule_ring *const of[BOUNDARIES] = {&rings->activations, &rings->returning,
                                                         &rings->leaving, &rings->gradients};
@@ -166,7 +166,7 @@ static void stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint
 {
     struct rank_stage *part = &c->parts[stage];
     for (int i = 0; i < BOUNDARIES; i++) {
-        const struct schedule_ring *ring = ring_of(&part->rings, i);
+        const struct schedule_ring *ring = pipeline_ring_of(&part->rings, i);
         bool activation = i == ACT_IN || i == ACT_OUT;
         double each = boundary_width(c, stage, i), row = boundary_row(c, i);
         uint64_t bound = (uint64_t)(each * c->plan->tokens_bound + row * c->plan->rows_bound);
@@ -214,7 +214,7 @@ static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uin
     return bytes < kept ? bytes : kept;
 }
 
-static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memory_need *need)
+static int pipeline_slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     uint64_t kept = need->purpose[PURPOSE_ADAPTERS];
@@ -261,16 +261,17 @@ static int rank_look(struct pipeline_emitter *c, uint32_t r, struct flat_share k
         if (schedule_rings(&c->schedule, c->candidate, s, r, &part->rings, c->err) < 0)
             return -1;
         for (int i = 0; i < BOUNDARIES; i++)
-            buffers += ring_of(&part->rings, i)->held;
+            buffers += pipeline_ring_of(&part->rings, i)->held;
         pipeline_member_need(c->problem, c->candidate, s, r, kept, part->rings.saved.held, buffers, &own);
         uint64_t less = 0;
         for (int i = 0; i < BOUNDARIES; i++)
-            less += ring_of(&part->rings, i)->held * (own.boundary_bytes - boundary_counted(c, s, i));
+            less +=
+                pipeline_ring_of(&part->rings, i)->held * (own.boundary_bytes - boundary_counted(c, s, i));
         own.purpose[PURPOSE_BUFFERS] -= less;
         own.total -= less;
         part->saved_bytes = own.saved_bytes;
         part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
-        need_add(need, &own);
+        pipeline_need_add(need, &own);
     }
     return 0;
 }
@@ -306,7 +307,7 @@ static int rank_assign(struct pipeline_emitter *c, uint32_t r)
                           : err_set(c->err, ERR_INVALID, "planner: a member would never have a micro-batch");
 }
 
-static double state_share(const struct pipeline_emitter *c, uint32_t r)
+static double pipeline_state_share(const struct pipeline_emitter *c, uint32_t r)
 {
     uint64_t mine = 0, all = memory_trained(c->problem, 0, c->problem->block_count);
     if ((c->grouped && !c->shards) || all == 0)
@@ -317,15 +318,15 @@ static double state_share(const struct pipeline_emitter *c, uint32_t r)
     return state_share_of(c, r) * (double)mine / (double)all;
 }
 
-static int rank_emit(struct pipeline_emitter *c, uint32_t r)
+static int pipeline_rank_emit(struct pipeline_emitter *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     struct memory_need need;
     if (rank_assign(c, r) < 0 || rank_look(c, r, state_part_of(c, r), &need) < 0)
         return -1;
-    rank->state_share = state_share(c, r);
+    rank->state_share = pipeline_state_share(c, r);
     if (plan_rank_fill(rank, c->problem, &c->candidate->members[r], &need, c->err) < 0 ||
-        slots_fill(c, r, &need) < 0)
+        pipeline_slots_fill(c, r, &need) < 0)
         return -1;
     return c->programs == EMIT_NO_PROGRAMS ? 0 : pipeline_programs(c, r);
 }
@@ -333,7 +334,7 @@ static int rank_emit(struct pipeline_emitter *c, uint32_t r)
 /* --- the plan --- */
 
 /* Shards each stage's state in proportion to the memory that its members have left. */
-static int shares_fill(struct pipeline_emitter *c)
+static int pipeline_shares_fill(struct pipeline_emitter *c)
 {
     double *room = arena_get(&c->arena, c->candidate->member_count, sizeof(*room));
     if (!room)
@@ -410,7 +411,7 @@ static void schedule_note(const struct pipeline_emitter *c)
     c->plan->schedule = !turns ? schedule : all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
 }
 
-static int plan_fill(struct pipeline_emitter *c)
+static int pipeline_plan_fill(struct pipeline_emitter *c)
 {
     int result = plan_rows_fill(c->plan, c->candidate, c->err);
     plan_frame_fill(c->plan, c->problem, c->candidate);
@@ -427,11 +428,11 @@ static int plan_fill(struct pipeline_emitter *c)
     if (result == 0)
         result = state_groups(c);
     if (result == 0 && (c->shards || c->gathers))
-        result = shares_fill(c);
+        result = pipeline_shares_fill(c);
     if (result == 0)
         result = state_table_shares(c);
     for (uint32_t r = 0; r < c->plan->rank_count && result == 0; r++)
-        result = rank_emit(c, r);
+        result = pipeline_rank_emit(c, r);
     if (result == 0)
         schedule_note(c);
     return result;
@@ -503,7 +504,7 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
                                      apart ? 1 + (grouped ? (int32_t)laps_groups + 1 : 0) : PLAN_NONE,
                                  .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE,
                                  .layer_groups = (int32_t)(groups - layers)};
-    int result = plan_fill(&c);
+    int result = pipeline_plan_fill(&c);
     schedule_fini(&c.schedule);
     arena_fini(&c.arena);
     return plan_emitted(plan, result);

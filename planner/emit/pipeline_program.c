@@ -100,7 +100,8 @@ static bool runs_next(const struct pipeline_writer *w, uint32_t s, uint32_t k)
 }
 
 /* Returns the blocks that a stage runs for micro-batch k. */
-static struct plan_range blocks_of(const struct pipeline_writer *w, uint32_t stage, uint32_t k)
+static struct plan_range pipeline_program_blocks_of(const struct pipeline_writer *w, uint32_t stage,
+                                                    uint32_t k)
 {
     const struct candidate_stage *s = &w->c->candidate->stages[stage];
     return (struct plan_range){s->block_begin + (stage > 0 && runs_next(w, stage - 1, k)),
@@ -110,7 +111,7 @@ static struct plan_range blocks_of(const struct pipeline_writer *w, uint32_t sta
 static int32_t transfer_add(struct pipeline_writer *w, uint32_t stage, enum boundary at, uint32_t k,
                             const int32_t *after, size_t count)
 {
-    struct plan_range blocks = blocks_of(w, stage, k);
+    struct plan_range blocks = pipeline_program_blocks_of(w, stage, k);
     bool sends = at == ACT_OUT || at == GRAD_OUT, behind = at == ACT_OUT || at == GRAD_IN;
     int32_t boundary = behind ? blocks.end : blocks.begin;
     struct instr x = instr_at(sends ? INSTR_SEND : INSTR_RECV, (int32_t)k, boundary, boundary);
@@ -159,7 +160,7 @@ static void event_add(struct pipeline_writer *w, const struct schedule_event *e,
     enum boundary in = back ? GRAD_IN : ACT_IN, out = back ? GRAD_OUT : ACT_OUT;
     int32_t after[6] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1], w->came[2]};
     uint32_t k = e->micro_batch;
-    struct plan_range blocks = blocks_of(w, e->stage, k);
+    struct plan_range blocks = pipeline_program_blocks_of(w, e->stage, k);
     struct instr x = instr_at(ops[e->kind], (int32_t)k, blocks.begin, blocks.end);
     x.slot_in = weight ? PLAN_NONE : part->slot[in];
     x.slot_out = weight ? PLAN_NONE : part->slot[out];
@@ -192,7 +193,7 @@ static void event_save(struct pipeline_writer *w, const struct schedule_event *e
 }
 
 /* Adds the events of one range in one direction, in the order of the schedule. */
-static void range_add(struct pipeline_writer *w, uint32_t stage, bool back, enum save save)
+static void pipeline_program_range_add(struct pipeline_writer *w, uint32_t stage, bool back, enum save save)
 {
     const struct schedule *s = &w->c->schedule;
     for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++)
@@ -211,13 +212,13 @@ static void ranges_add(struct pipeline_writer *w, enum save save)
     int32_t came = PLAN_NONE;
     for (; s < c->stages; s += c->groups) {
         came = w->came[1] = state_ring_fetch(c, &w->b, s);
-        range_add(w, s, false, save);
+        pipeline_program_range_add(w, s, false, save);
         if (!w->train || s + c->groups < c->stages)
             state_ring_release(c, &w->b, s, came);
     }
     for (s -= c->groups; w->train; s -= c->groups) {
         w->came[2] = state_ring_room(c, s);
-        range_add(w, s, true, save);
+        pipeline_program_range_add(w, s, true, save);
         state_ring_release(c, &w->b, s, came);
         if (s > first)
             came = w->came[1] = state_ring_fetch(c, &w->b, s - c->groups);
@@ -281,7 +282,7 @@ static void batch_build(struct pipeline_writer *w, bool train)
 
 /* Adds prefill or generate, which are alike: the prompt, or the last token, passes all stages as
  * micro-batch 0, and the rank with the last stage chooses the token. */
-static void token_build(struct pipeline_writer *w)
+static void pipeline_program_token_build(struct pipeline_writer *w)
 {
     struct pipeline_emitter *c = w->c;
     writer_begin(w, 1, false);
@@ -302,7 +303,7 @@ int pipeline_programs(struct pipeline_emitter *c, uint32_t r)
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)
-            token_build(&w);
+            pipeline_program_token_build(&w);
         else
             continue;
         if (program_builder_take(&w.b, &c->plan->ranks[r].programs[kind], c->err) < 0)

@@ -387,8 +387,8 @@ int32_t state_ring_room(struct pipeline_emitter *c, uint32_t stage)
 
 /* For replicas: adds the all-reduce of the blocks' gradients over a group. If `whole` is not PLAN_NONE, it is
  * the slot of unreduced gradients of a copied table, whose sum this rank does not need. */
-static int32_t sum_add(const struct pipeline_emitter *c, struct program_builder *b, int32_t group,
-                       int32_t whole, int32_t begin, int32_t end, int32_t after)
+static int32_t pipeline_state_sum_add(const struct pipeline_emitter *c, struct program_builder *b,
+                                      int32_t group, int32_t whole, int32_t begin, int32_t end, int32_t after)
 {
     struct instr x = instr_at(INSTR_ALL_REDUCE, PLAN_NONE, begin, end);
     x.group = group;
@@ -408,7 +408,7 @@ static int32_t replicas_reduce(const struct pipeline_emitter *c, struct program_
     int32_t group = 1 + rank->stage, begin = 0,
             after_last = 0; /* 0: such an instruction names no blocks, which means all blocks of the rank */
     if (c->table_sum >= 0 && end)
-        after = sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
+        after = pipeline_state_sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
     else if (table->group >= 0)
         after = exchange_add(b, INSTR_REDUCE_SCATTER, table, table->whole >= 0 ? table->whole : c->gradients,
                              c->gradients, after);
@@ -419,9 +419,9 @@ static int32_t replicas_reduce(const struct pipeline_emitter *c, struct program_
     }
     for (int32_t s = rank->stage - 1; s <= rank->stage; s++) { /* layers that two stages share */
         int32_t two = state_layer_group(c, s), layer = two >= 0 ? c->candidate->stages[s].block_end : 0;
-        after = two >= 0 ? sum_add(c, b, two, PLAN_NONE, layer, layer + 1, after) : after;
+        after = two >= 0 ? pipeline_state_sum_add(c, b, two, PLAN_NONE, layer, layer + 1, after) : after;
     }
-    return shared ? sum_add(c, b, group, PLAN_NONE, begin, after_last, after) : after;
+    return shared ? pipeline_state_sum_add(c, b, group, PLAN_NONE, begin, after_last, after) : after;
 }
 
 void state_reduce(const struct pipeline_emitter *c, struct program_builder *b, uint32_t r, int32_t after[2])

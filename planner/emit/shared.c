@@ -36,7 +36,7 @@ static bool share_memory(const struct shares *s, uint32_t a, int32_t b)
     return one && other && one != other && one->node == other->node && strcmp(one->kind, other->kind) == 0;
 }
 
-static struct slot_use use_of(const struct shares *s, uint32_t rank, uint32_t slot)
+static struct slot_use shared_use_of(const struct shares *s, uint32_t rank, uint32_t slot)
 {
     struct slot_use use = {0};
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
@@ -55,7 +55,7 @@ static struct slot_use use_of(const struct shares *s, uint32_t rank, uint32_t sl
 
 /* Sets the slot's bytes to those of its whole ring, rounded up to multiples of `piece` bytes. Returns false
  * if the rank's memory limit does not allow it. */
-static bool make_room(struct plan_rank *rank, struct plan_slot *slot, uint64_t piece)
+static bool emit_make_room(struct plan_rank *rank, struct plan_slot *slot, uint64_t piece)
 {
     uint64_t bound = slot->bytes_bound, ring = (uint64_t)slot->ring_micro_batches * slot->ring_blocks,
              had = (slot->bytes_total + bound - 1) / bound * footprint_counted(bound),
@@ -84,8 +84,8 @@ static bool senders_have_room(const struct shares *s, uint32_t to)
         for (uint32_t n = 0; n < rank->slot_count; n++) {
             struct plan_slot *slot = &rank->slots[n];
             uint64_t all = (uint64_t)slot->ring_micro_batches * slot->ring_blocks * slot->bytes_bound;
-            if (is_boundary(slot) && use_of(s, r, n).sent && slot->bytes_total < all &&
-                !make_room(rank, slot, FOOTPRINT_GRANULE))
+            if (is_boundary(slot) && shared_use_of(s, r, n).sent && slot->bytes_total < all &&
+                !emit_make_room(rank, slot, FOOTPRINT_GRANULE))
                 return false;
         }
     }
@@ -100,9 +100,9 @@ static void share_rank(const struct shares *s, uint32_t r)
         struct plan_slot *slot = &rank->slots[n];
         if (!is_boundary(slot) || slot->place != SLOT_ON_DEVICE)
             continue;
-        struct slot_use use = use_of(s, r, n);
+        struct slot_use use = shared_use_of(s, r, n);
         if (use.received && !use.sent && !use.apart && senders_have_room(s, r) &&
-            make_room(rank, slot, cpu ? FOOTPRINT_GRANULE : SHARED_PIECE_BYTES))
+            emit_make_room(rank, slot, cpu ? FOOTPRINT_GRANULE : SHARED_PIECE_BYTES))
             slot->place = SLOT_SHARED;
     }
 }

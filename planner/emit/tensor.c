@@ -18,7 +18,7 @@ uint32_t tensor_together(const struct candidate *candidate, uint32_t micro_batch
     return at_most(candidate->together ? candidate->together : 1, micro_batches);
 }
 
-static uint32_t window_of(const struct candidate *candidate, uint32_t s)
+static uint32_t tensor_window_of(const struct candidate *candidate, uint32_t s)
 {
     uint32_t window = candidate->members[candidate->stages[s].member_first].window;
     return window ? window : 1;
@@ -30,9 +30,9 @@ uint32_t tensor_ring(uint32_t window, uint32_t next)
 }
 
 /* Returns the depth, in micro-batches, of the ring of boundary buffers between stages s and s + 1. */
-static uint32_t ring_of(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
+static uint32_t tensor_ring_of(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
 {
-    uint32_t units = tensor_ring(window_of(candidate, s), window_of(candidate, s + 1));
+    uint32_t units = tensor_ring(tensor_window_of(candidate, s), tensor_window_of(candidate, s + 1));
     return at_most((uint64_t)units * tensor_together(candidate, micro_batches), micro_batches);
 }
 
@@ -42,9 +42,9 @@ uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t
     uint32_t count = candidate->stages[s].member_count > 1 ? 4 * together : 0;
     uint32_t out = at_most(2 * (uint64_t)together, micro_batches);
     if (s > 0)
-        count += ring_of(candidate, s - 1, micro_batches) + out;
+        count += tensor_ring_of(candidate, s - 1, micro_batches) + out;
     if (s + 1 < candidate->stage_count)
-        count += ring_of(candidate, s, micro_batches) + out;
+        count += tensor_ring_of(candidate, s, micro_batches) + out;
     return count;
 }
 
@@ -64,8 +64,8 @@ static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint3
 
 /* Adds a slot for the activations that forwards of blocks [begin, end) save: one buffer for each block, or
  * one for all (`whole`). */
-static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, bool whole, uint32_t live,
-                          uint64_t bytes)
+static int32_t tensor_saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, bool whole,
+                                 uint32_t live, uint64_t bytes)
 {
     struct plan_slot slot = {.kind = SLOT_SAVED,
                              .lifetime = SLOT_FOR_INSTRUCTIONS,
@@ -85,17 +85,17 @@ static void saved_slots(struct plan_rank *rank, const struct tensor_writer_block
 {
     int32_t begin = blocks->begin, end = blocks->end;
     if (blocks->alone) {
-        slots->saved_first = saved_slot(rank, rank->block_begin, rank->block_end, true, live, bytes);
+        slots->saved_first = tensor_saved_slot(rank, rank->block_begin, rank->block_end, true, live, bytes);
         return;
     }
     bool table = rank->block_begin == 0, head = rank->block_end > end;
     uint64_t each = bytes / (2 * (uint64_t)(end - begin) + table + head);
-    slots->saved_first = saved_slot(rank, begin, end, false, live, each);
-    slots->saved_second = saved_slot(rank, begin, end, false, live, each);
+    slots->saved_first = tensor_saved_slot(rank, begin, end, false, live, each);
+    slots->saved_second = tensor_saved_slot(rank, begin, end, false, live, each);
     if (table)
-        slots->saved_table = saved_slot(rank, 0, 1, true, live, each);
+        slots->saved_table = tensor_saved_slot(rank, 0, 1, true, live, each);
     if (head)
-        slots->saved_head = saved_slot(rank, end, end + 1, true, live, each);
+        slots->saved_head = tensor_saved_slot(rank, end, end + 1, true, live, each);
 }
 
 static void boundary_slots(struct tensor_plan *t, struct plan_rank *rank, uint32_t s,
@@ -104,12 +104,12 @@ static void boundary_slots(struct tensor_plan *t, struct plan_rank *rank, uint32
     uint32_t count = t->plan->micro_batch_count;
     slots->ring_out = at_most(2 * (uint64_t)t->together, count);
     if (s > 0) {
-        slots->ring_act = ring_of(t->candidate, s - 1, count);
+        slots->ring_act = tensor_ring_of(t->candidate, s - 1, count);
         slots->act_in = partial_slot(t, rank, slots->ring_act);
         slots->grad_out = partial_slot(t, rank, slots->ring_out);
     }
     if (s + 1 < t->candidate->stage_count) {
-        slots->ring_grad = ring_of(t->candidate, s, count);
+        slots->ring_grad = tensor_ring_of(t->candidate, s, count);
         slots->act_out = partial_slot(t, rank, slots->ring_out);
         slots->grad_in = partial_slot(t, rank, slots->ring_grad);
     }
@@ -126,8 +126,8 @@ static int32_t shared_slot(struct plan_rank *rank, const struct tensor_writer_bl
                                                     .bytes_fixed = bytes});
 }
 
-static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
-                      const struct tensor_need *need, uint32_t live, struct tensor_slots *slots)
+static int tensor_slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
+                             const struct tensor_need *need, uint32_t live, struct tensor_slots *slots)
 {
     struct tensor_writer_blocks blocks = tensor_layers(t, s);
     memset(slots, 0xff, sizeof(*slots));
@@ -152,8 +152,8 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
 }
 
 /* Returns a member's share of the trained parameters; the shares of a group sum to the share of its stage. */
-static double state_share(const struct tensor_plan *t, const struct candidate_stage *stage, bool first,
-                          const struct plan_tensor *part)
+static double tensor_state_share(const struct tensor_plan *t, const struct candidate_stage *stage, bool first,
+                                 const struct plan_tensor *part)
 {
     struct tensor_shares shares = tensor_shares(t->problem, part);
     bool full = t->problem->workload->method == METHOD_FULL;
@@ -171,13 +171,13 @@ static double state_share(const struct tensor_plan *t, const struct candidate_st
     return all > 0 ? mine / all : 1.0 / t->plan->rank_count;
 }
 
-static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool programs)
+static int tensor_rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool programs)
 {
     const struct candidate_stage *stage = &t->candidate->stages[s];
     const struct member *member = &t->candidate->members[r];
     struct plan_rank *rank = &t->plan->ranks[r];
     uint32_t count = t->plan->micro_batch_count;
-    uint64_t live = at_most((uint64_t)window_of(t->candidate, s) * t->together, count);
+    uint64_t live = at_most((uint64_t)tensor_window_of(t->candidate, s) * t->together, count);
     uint64_t partials = tensor_partials(t->candidate, s, count);
     struct tensor_member own = tensor_member(t->problem, stage->block_begin, stage->block_end,
                                              stage->member_count, r - stage->member_first, &member->tensor);
@@ -195,9 +195,9 @@ static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool program
     rank->rows = t->plan->batch_rows;
     rank->rows_share = 1;
     rank->window = (uint32_t)live;
-    rank->state_share = state_share(t, stage, !own.follows, &member->tensor);
+    rank->state_share = tensor_state_share(t, stage, !own.follows, &member->tensor);
     if (plan_rank_fill(rank, t->problem, member, &need.need, t->err) < 0 ||
-        slots_fill(t, s, rank, &need, (uint32_t)live, &slots) < 0)
+        tensor_slots_fill(t, s, rank, &need, (uint32_t)live, &slots) < 0)
         return -1;
     return programs ? tensor_programs(t, s, r, &slots) : 0;
 }
@@ -217,7 +217,7 @@ struct plan *tensor_emit(const struct problem *problem, const struct candidate *
         const struct candidate_stage *stage = &candidate->stages[s];
         result = plan_group_fill(&plan->groups[1 + s], stage->member_first, stage->member_count, err);
         for (uint32_t m = 0; m < stage->member_count && result == 0; m++)
-            result = rank_emit(&t, s, stage->member_first + m, programs);
+            result = tensor_rank_emit(&t, s, stage->member_first + m, programs);
     }
     return plan_emitted(plan, result);
 }

@@ -33,7 +33,7 @@ static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
     return k >= ring ? numbers[k - ring] : PLAN_NONE;
 }
 
-static const struct candidate_stage *blocks_of(const struct tensor_writer *w)
+static const struct candidate_stage *tensor_program_blocks_of(const struct tensor_writer *w)
 {
     return &w->t->candidate->stages[w->stage];
 }
@@ -45,8 +45,8 @@ static uint32_t leader(const struct tensor_writer *w, uint32_t stage)
 
 /* Adds the ALL_REDUCE of micro-batch k's partial sums in a slot. `frees`: no instruction of this rank reads
  * the result, so the ALL_REDUCE frees the slot. */
-static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k,
-                       int32_t after, bool frees)
+static int32_t tensor_program_sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int32_t block,
+                                      uint32_t k, int32_t after, bool frees)
 {
     struct instr x = instr_at(INSTR_ALL_REDUCE, (int32_t)k, block, block + 1);
     x.group = w->group;
@@ -77,7 +77,7 @@ static void broadcast_add(struct tensor_writer *w, int32_t slot, bool gradient, 
  * broadcasts it. */
 static void arrive_add(struct tensor_writer *w, bool gradient, uint32_t k)
 {
-    const struct candidate_stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = tensor_program_blocks_of(w);
     int32_t slot = gradient ? w->s->grad_in : w->s->act_in;
     int32_t boundary = gradient ? stage->block_end : stage->block_begin;
     uint32_t ring = gradient ? w->s->ring_grad : w->s->ring_act;
@@ -98,7 +98,8 @@ static void leave_add(struct tensor_writer *w, bool gradient, uint32_t k)
     sent[k] = w->ready[k]; /* On a member that sends nothing, the all-reduce that made the tensor frees it. */
     if (!w->leads)
         return;
-    int32_t boundary = gradient ? blocks_of(w)->block_begin : blocks_of(w)->block_end;
+    int32_t boundary =
+        gradient ? tensor_program_blocks_of(w)->block_begin : tensor_program_blocks_of(w)->block_end;
     struct instr x = instr_at(INSTR_SEND, (int32_t)k, boundary, boundary);
     x.peer = (int32_t)leader(w, gradient ? w->stage - 1 : w->stage + 1);
     x.slot_in = gradient ? w->s->grad_out : w->s->act_out;
@@ -116,7 +117,8 @@ struct compute_part {
 
 /* Adds the FORWARD or BACKWARD of `part`. If that is half a block, the ALL_REDUCE that sums the members'
  * outputs follows. */
-static void part_add(struct tensor_writer *w, enum instr_op op, const struct compute_part *part, uint32_t k)
+static void tensor_program_part_add(struct tensor_writer *w, enum instr_op op,
+                                    const struct compute_part *part, uint32_t k)
 {
     struct instr x = instr_at(op, (int32_t)k, part->begin, part->end);
     bool backward = op == INSTR_BACKWARD, kept = part->save >= 0 && w->saving == 1;
@@ -142,12 +144,12 @@ static void part_add(struct tensor_writer *w, enum instr_op op, const struct com
     bool leaves = backward ? part->begin == w->layers.begin && !(part->half & FLAG_SECOND_HALF)
                            : part->end == w->layers.end && !(part->half & FLAG_FIRST_HALF);
     if (out >= 0 && part->half)
-        w->ready[k] = sum_add(w, out, backward ? TAG_GRADIENT : TAG_ACTIVATION, part->begin, k, number,
-                              leaves && !w->leads);
+        w->ready[k] = tensor_program_sum_add(w, out, backward ? TAG_GRADIENT : TAG_ACTIVATION, part->begin, k,
+                                             number, leaves && !w->leads);
 }
 
 /* Returns the slot in which a forward saves: `slot` in training, the KV cache when sampling, or none. */
-static int32_t saved(const struct tensor_writer *w, int32_t slot)
+static int32_t tensor_program_saved(const struct tensor_writer *w, int32_t slot)
 {
     return w->saving == 1 ? slot : w->saving == 0 ? w->s->cache : PLAN_NONE;
 }
@@ -155,49 +157,51 @@ static int32_t saved(const struct tensor_writer *w, int32_t slot)
 /* Return the slots of the input and the output tensor of blocks [begin, end) of the stage. */
 static int32_t slot_before(const struct tensor_writer *w, int32_t begin)
 {
-    return begin > blocks_of(w)->block_begin ? w->s->sum[1]
-                                             : w->s->act_in; /* act_in is PLAN_NONE at block 0 */
+    return begin > tensor_program_blocks_of(w)->block_begin
+               ? w->s->sum[1]
+               : w->s->act_in; /* act_in is PLAN_NONE at block 0 */
 }
 
 static int32_t slot_behind(const struct tensor_writer *w, int32_t end)
 {
-    return end < blocks_of(w)->block_end ? w->s->sum[1] : w->s->act_out;
+    return end < tensor_program_blocks_of(w)->block_end ? w->s->sum[1] : w->s->act_out;
 }
 
 static int32_t gradient_behind(const struct tensor_writer *w, int32_t end)
 {
-    return end < blocks_of(w)->block_end ? w->s->gradient[1] : w->s->grad_in;
+    return end < tensor_program_blocks_of(w)->block_end ? w->s->gradient[1] : w->s->grad_in;
 }
 
 /* Returns the slot of the gradient that leaves at block `begin`, or PLAN_NONE if nothing below the block is
  * trained. */
 static int32_t gradient_before(const struct tensor_writer *w, int32_t begin)
 {
-    if (begin > blocks_of(w)->block_begin)
+    if (begin > tensor_program_blocks_of(w)->block_begin)
         return begin == 1 && !problem_embedding_learns(w->t->problem) ? PLAN_NONE : w->s->gradient[1];
     return w->s->grad_out;
 }
 
 static void forward_whole(struct tensor_writer *w, int32_t begin, int32_t end, int32_t save, uint32_t k)
 {
-    part_add(w, INSTR_FORWARD,
-             &(struct compute_part){.begin = begin,
-                                    .end = end,
-                                    .in = slot_before(w, begin),
-                                    .out = slot_behind(w, end),
-                                    .save = saved(w, save)},
-             k);
+    tensor_program_part_add(w, INSTR_FORWARD,
+                            &(struct compute_part){.begin = begin,
+                                                   .end = end,
+                                                   .in = slot_before(w, begin),
+                                                   .out = slot_behind(w, end),
+                                                   .save = tensor_program_saved(w, save)},
+                            k);
 }
 
 static void backward_whole(struct tensor_writer *w, int32_t begin, int32_t end, int32_t save, uint32_t k)
 {
     int32_t in = gradient_behind(w, end);
-    if (end == 1 && end < blocks_of(w)->block_end && !problem_embedding_learns(w->t->problem))
+    if (end == 1 && end < tensor_program_blocks_of(w)->block_end && !problem_embedding_learns(w->t->problem))
         in = PLAN_NONE;
-    part_add(w, INSTR_BACKWARD,
-             &(struct compute_part){
-                 .begin = begin, .end = end, .in = in, .out = gradient_before(w, begin), .save = save},
-             k);
+    tensor_program_part_add(
+        w, INSTR_BACKWARD,
+        &(struct compute_part){
+            .begin = begin, .end = end, .in = in, .out = gradient_before(w, begin), .save = save},
+        k);
 }
 
 static void half_add(struct tensor_writer *w, enum instr_op op, int32_t block, bool second, uint32_t k)
@@ -214,13 +218,13 @@ static void half_add(struct tensor_writer *w, enum instr_op op, int32_t block, b
     else
         part.out = back ? gradient_before(w, block) : slot_behind(w, block + 1);
     part.save = second ? w->s->saved_second : w->s->saved_first;
-    part.save = back ? part.save : saved(w, part.save);
-    part_add(w, op, &part, k);
+    part.save = back ? part.save : tensor_program_saved(w, part.save);
+    tensor_program_part_add(w, op, &part, k);
 }
 
 static void forward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
-    const struct candidate_stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = tensor_program_blocks_of(w);
     struct tensor_writer_blocks layers = w->layers;
     for (uint32_t k = first; k < end && !w->first; k++)
         arrive_add(w, false, k);
@@ -245,7 +249,7 @@ static void forward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 
 static void backward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
-    const struct candidate_stage *stage = blocks_of(w);
+    const struct candidate_stage *stage = tensor_program_blocks_of(w);
     struct tensor_writer_blocks layers = w->layers;
     for (uint32_t k = first; k < end; k++) {
         w->ready[k] = PLAN_NONE;
@@ -290,7 +294,7 @@ static void units_add(struct tensor_writer *w, bool back)
     }
 }
 
-static void train_build(struct tensor_writer *w)
+static void tensor_program_train_build(struct tensor_writer *w)
 {
     w->saving = 1;
     units_add(w, true);
@@ -309,7 +313,7 @@ static void train_build(struct tensor_writer *w)
     program_add_step(&w->b, &w->t->plan->ranks[w->rank], PLAN_NONE, after, 3);
 }
 
-static void evaluate_build(struct tensor_writer *w)
+static void tensor_program_evaluate_build(struct tensor_writer *w)
 {
     w->saving = -1;
     units_add(w, false);
@@ -318,7 +322,7 @@ static void evaluate_build(struct tensor_writer *w)
 
 /* Adds the prompt, or the last token, through all stages; the first member of the last group chooses the
  * token. */
-static void token_build(struct tensor_writer *w)
+static void tensor_program_token_build(struct tensor_writer *w)
 {
     w->saving = 0;
     forward_unit(w, 0, 1);
@@ -361,13 +365,13 @@ int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const str
         if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && slots->cache < 0)
             continue;
         if (kind == PROGRAM_TRAIN)
-            train_build(&w);
+            tensor_program_train_build(&w);
         else if (kind == PROGRAM_EVALUATE)
-            evaluate_build(&w);
+            tensor_program_evaluate_build(&w);
         else if (kind == PROGRAM_SAVE)
             program_add_save(&w.b, slots->barrier);
         else
-            token_build(&w);
+            tensor_program_token_build(&w);
         result = program_builder_take(&w.b, &t->plan->ranks[r].programs[kind], t->err);
     }
     free(memory);

@@ -25,7 +25,7 @@ struct cluster *cluster_create(struct err *err)
     return cluster;
 }
 
-static void profile_fini(struct device_profile *profile)
+static void cluster_profile_fini(struct device_profile *profile)
 {
     for (int b = 0; b < PROFILE_BLOCKS; b++)
         free(profile->points[b]);
@@ -41,7 +41,7 @@ void cluster_destroy(struct cluster *cluster)
         free(cluster->devices[d].kind);
         free(cluster->devices[d].lacks);
         free(cluster->devices[d].taught);
-        profile_fini(&cluster->devices[d].profile);
+        cluster_profile_fini(&cluster->devices[d].profile);
     }
     for (uint32_t n = 0; n < cluster->node_count; n++)
         free(cluster->nodes[n].name);
@@ -101,7 +101,8 @@ static bool positive(double value, double max)
     return isfinite(value) && value > 0 && value <= max;
 }
 
-static int device_check(const struct cluster *cluster, const struct cluster_device *device, struct err *err)
+static int cluster_device_check(const struct cluster *cluster, const struct cluster_device *device,
+                                struct err *err)
 {
     if (!device->name || !*device->name || !device->node || !*device->node)
         return err_set(err, ERR_INVALID, "cluster: a device without a name or node");
@@ -126,7 +127,7 @@ static int device_check(const struct cluster *cluster, const struct cluster_devi
 
 int cluster_add_device(struct cluster *cluster, const struct cluster_device *device, struct err *err)
 {
-    if (device_check(cluster, device, err) < 0)
+    if (cluster_device_check(cluster, device, err) < 0)
         return -1;
     if (cluster->device_count >= CLUSTER_DEVICES_MAX)
         return err_set(err, ERR_TOO_BIG, "cluster: more than %u devices", CLUSTER_DEVICES_MAX);
@@ -324,10 +325,10 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
         return err_set(err, ERR_NOT_FOUND, "profile.device: no device %s", name);
     struct device_profile profile = {0};
     if (profile_read(&r, &profile, name) < 0) {
-        profile_fini(&profile);
+        cluster_profile_fini(&profile);
         return -1;
     }
-    profile_fini(&cluster->devices[index].profile);
+    cluster_profile_fini(&cluster->devices[index].profile);
     cluster->devices[index].profile = profile;
     return 0;
 }

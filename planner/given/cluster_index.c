@@ -19,7 +19,7 @@ uint64_t cluster_hash_pair(uint32_t a, uint32_t b)
     return x ^ x >> 32;
 }
 
-static void put(struct cluster_index *index, uint64_t hash, uint32_t item)
+static void cluster_index_put(struct cluster_index *index, uint64_t hash, uint32_t item)
 {
     uint32_t at = (uint32_t)hash & (index->capacity - 1);
     while (index->slots[at].item)
@@ -37,11 +37,11 @@ int cluster_index_add(struct cluster_index *index, uint64_t hash, uint32_t item,
             return err_set(err, ERR_NOMEM, "cluster: out of memory");
         for (uint32_t i = 0; i < index->capacity; i++)
             if (index->slots[i].item)
-                put(&grown, index->slots[i].hash, index->slots[i].item);
+                cluster_index_put(&grown, index->slots[i].hash, index->slots[i].item);
         free(index->slots);
         *index = grown;
     }
-    put(index, hash, item + 1);
+    cluster_index_put(index, hash, item + 1);
     index->count++;
     return 0;
 }

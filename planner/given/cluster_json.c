@@ -124,7 +124,7 @@ static int file_directed(struct cluster *cluster, const json_t *link, struct err
     return cluster_add_link(cluster, link, err);
 }
 
-static bool is_there(const struct json_reader *r, const char *key)
+static bool cluster_json_is_there(const struct json_reader *r, const char *key)
 {
     const json_t *value = json_object_get(r->object, key);
     return value && !json_is_null(value);
@@ -140,7 +140,7 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
     for (int k = 0; k < 2; k++)
-        if (!is_there(&links, keys[k]))
+        if (!cluster_json_is_there(&links, keys[k]))
             jr_any(&links, keys[k], JR_OPTIONAL, &pairs);
         else if (jr_sub(&links, keys[k], JR_REQUIRED, &part) < 0 ||
                  link_values(&part, &values[k].latency_s, &values[k].bytes_per_s) < 0)

@@ -29,7 +29,7 @@ struct sorter {
     uint32_t *place; /* [nodes] index of the node's machine */
 };
 
-static uint64_t mix(uint64_t hash, uint64_t value)
+static uint64_t cluster_sort_mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u; /* mixing steps of splitmix64 (Steele et al. 2014) */
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
@@ -37,33 +37,38 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ hash >> 31;
 }
 
-static uint64_t mix_double(uint64_t hash, double value)
+static uint64_t cluster_sort_mix_double(uint64_t hash, double value)
 {
     uint64_t bits;
     value += 0.0; /* turns negative zero into zero */
     memcpy(&bits, &value, sizeof(bits));
-    return mix(hash, bits);
+    return cluster_sort_mix(hash, bits);
 }
 
 static uint64_t device_look(const struct planner_device *d)
 {
-    uint64_t hash = mix(mix(1, d->threads), cluster_hash_name(d->kind));
-    hash = mix(hash, d->like ? cluster_hash_name(d->like->name) : 0);
-    hash = mix_double(mix_double(mix_double(hash, d->heat), d->price_per_hour), d->watts);
-    hash = mix(mix_double(hash, d->idle_watts), d->profile.present);
+    uint64_t hash = cluster_sort_mix(cluster_sort_mix(1, d->threads), cluster_hash_name(d->kind));
+    hash = cluster_sort_mix(hash, d->like ? cluster_hash_name(d->like->name) : 0);
+    hash = cluster_sort_mix_double(
+        cluster_sort_mix_double(cluster_sort_mix_double(hash, d->heat), d->price_per_hour), d->watts);
+    hash = cluster_sort_mix(cluster_sort_mix_double(hash, d->idle_watts), d->profile.present);
     for (int b = 0; b < PROFILE_BLOCKS && d->profile.present; b++) {
-        hash = mix_double(mix(hash, d->profile.point_count[b]), d->profile.step_s[b]);
-        hash = mix(mix(hash, d->profile.weights_bytes[b]), d->profile.adapter_bytes[b]);
-        hash = mix(hash, d->profile.optimizer_bytes[b]);
+        hash =
+            cluster_sort_mix_double(cluster_sort_mix(hash, d->profile.point_count[b]), d->profile.step_s[b]);
+        hash = cluster_sort_mix(cluster_sort_mix(hash, d->profile.weights_bytes[b]),
+                                d->profile.adapter_bytes[b]);
+        hash = cluster_sort_mix(hash, d->profile.optimizer_bytes[b]);
         for (uint32_t i = 0; i < d->profile.point_count[b]; i++) {
             const struct profile_point *p = &d->profile.points[b][i];
-            hash = mix_double(mix_double(mix_double(hash, p->rows), p->tokens), p->labelled);
-            hash = mix_double(mix_double(hash, p->sum_sq), p->forward_s);
-            hash = mix_double(mix_double(hash, p->backward_s), p->recompute_s);
+            hash = cluster_sort_mix_double(
+                cluster_sort_mix_double(cluster_sort_mix_double(hash, p->rows), p->tokens), p->labelled);
+            hash = cluster_sort_mix_double(cluster_sort_mix_double(hash, p->sum_sq), p->forward_s);
+            hash = cluster_sort_mix_double(cluster_sort_mix_double(hash, p->backward_s), p->recompute_s);
         }
     }
-    hash = mix(mix_double(hash, d->profile.present ? d->profile.heat : 1), d->lacks != NULL);
-    return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
+    hash = cluster_sort_mix(cluster_sort_mix_double(hash, d->profile.present ? d->profile.heat : 1),
+                            d->lacks != NULL);
+    return cluster_sort_mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
 }
 
 /* Orders devices by memory, largest first, then by colour, then by speed. */
@@ -106,8 +111,9 @@ static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const s
 {
     struct sorted_machine *here = &s->machines[s->place[from]];
     const struct sorted_machine *there = &s->machines[s->place[to]];
-    uint64_t hash = mix(mix(out ? 3 : 5, there->look), from == to);
-    here->seen += mix_double(mix_double(mix(hash, link->emulated), link->latency_s), link->bytes_per_s);
+    uint64_t hash = cluster_sort_mix(cluster_sort_mix(out ? 3 : 5, there->look), from == to);
+    here->seen += cluster_sort_mix_double(
+        cluster_sort_mix_double(cluster_sort_mix(hash, link->emulated), link->latency_s), link->bytes_per_s);
 }
 
 static void machines_refine(struct sorter *s)
@@ -127,7 +133,7 @@ static void machines_refine(struct sorter *s)
             }
         }
         for (uint32_t n = 0; n < c->node_count; n++) {
-            s->machines[n].look = mix(s->machines[n].look, s->machines[n].seen);
+            s->machines[n].look = cluster_sort_mix(s->machines[n].look, s->machines[n].seen);
             s->machines[n].seen = 0;
         }
     }
@@ -153,12 +159,14 @@ static void machines_make(struct sorter *s)
     }
     for (uint32_t n = 0; n < c->node_count; n++) {
         struct sorted_machine *m = &s->machines[n];
-        uint64_t look = mix_double(7, c->nodes[n].nic_bytes_per_s);
+        uint64_t look = cluster_sort_mix_double(7, c->nodes[n].nic_bytes_per_s);
         devices_sort(s, &s->devices[m->first], m->count);
         for (uint32_t i = m->first; i < m->first + m->count; i++) {
             const struct planner_device *d = &c->devices[s->devices[i]];
             m->memory += d->memory_limit_bytes;
-            look = mix_double(mix(mix(look, s->looks[s->devices[i]]), d->memory_limit_bytes), d->speed);
+            look = cluster_sort_mix_double(
+                cluster_sort_mix(cluster_sort_mix(look, s->looks[s->devices[i]]), d->memory_limit_bytes),
+                d->speed);
         }
         m->look = look;
     }

@@ -63,7 +63,7 @@ static int profile_add(struct cluster *cluster, const json_t *profile, struct er
                                  : cluster_leave_out(cluster, device, why.text, err);
 }
 
-static bool has_device(const struct cluster *cluster, const json_t *profile)
+static bool inputs_has_device(const struct cluster *cluster, const json_t *profile)
 {
     const char *name = json_string_value(json_object_get(profile, "device"));
     return name && cluster_device_find(cluster, name) != UINT32_MAX;
@@ -126,7 +126,7 @@ struct cluster *plan_inputs_devices(const json_t *document, struct err *err)
         result = device_add(cluster, json_array_get(devices, i), path, err);
     }
     for (size_t i = 0; i < json_array_size(profiles) && result == 0; i++)
-        if (has_device(cluster, json_array_get(profiles, i)))
+        if (inputs_has_device(cluster, json_array_get(profiles, i)))
             result = profile_add(cluster, json_array_get(profiles, i), err);
     for (size_t i = 0; i < json_array_size(links) && result == 0; i++) {
         struct err why = {0};
@@ -143,8 +143,8 @@ struct cluster *plan_inputs_devices(const json_t *document, struct err *err)
 }
 
 /* Reads [[tokens, labelled], …] into *sizes, newly allocated; a null list gives NULL and count 0. */
-static int rows_read(const json_t *list, const char *key, struct row_size **sizes, uint32_t *count,
-                     struct err *err)
+static int inputs_rows_read(const json_t *list, const char *key, struct row_size **sizes, uint32_t *count,
+                            struct err *err)
 {
     size_t size = json_array_size(list);
     *sizes = NULL;
@@ -196,9 +196,9 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
     if (result == 0 && cluster_device_count(inputs->cluster) == 0)
         result = err_set(err, ERR_NOFIT, "devices: there is none to plan for");
     if (result == 0)
-        result = rows_read(rows, "rows", &train_sizes, &train_rows, err);
+        result = inputs_rows_read(rows, "rows", &train_sizes, &train_rows, err);
     if (result == 0)
-        result = rows_read(eval, "eval_rows", &eval_sizes, &eval_rows, err);
+        result = inputs_rows_read(eval, "eval_rows", &eval_sizes, &eval_rows, err);
     if (result == 0)
         result = workload_from_spec(&inputs->spec, &inputs->config,
                                     &(struct plan_rows){.train = train_sizes,
@@ -236,7 +236,7 @@ void plan_inputs_fini(struct plan_inputs *inputs)
 
 /* --- replacing the cluster --- */
 
-static json_t *devices_of(const struct cluster *cluster)
+static json_t *inputs_devices_of(const struct cluster *cluster)
 {
     json_t *devices = json_array();
     int bad = !devices;
@@ -323,7 +323,7 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
                 json_array_append_new(nodes, json_pack("{s:s,s:f}", "name", cluster->nodes[n].name,
                                                        "nic_bytes_per_s", cluster->nodes[n].nic_bytes_per_s));
     bad |= json_object_set_new(document, "nodes", nodes);
-    bad |= json_object_set_new(document, "devices", devices_of(cluster));
+    bad |= json_object_set_new(document, "devices", inputs_devices_of(cluster));
     bad |= json_object_set_new(document, "links", links_of(cluster));
     bad |= json_object_set_new(
         document, "defaults",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Copies a member that the device lacks. */
-static int fill(json_t *device, const char *key, const json_t *value)
+static int inputs_file_fill(json_t *device, const char *key, const json_t *value)
 {
     const json_t *given = json_object_get(device, key);
     bool missing = !given || json_is_null(given);
@@ -12,7 +12,7 @@ static int fill(json_t *device, const char *key, const json_t *value)
 }
 
 /* Returns the `like` of a device of the document if a cluster file may have it, or NULL. */
-static const json_t *like_of(const json_t *here)
+static const json_t *inputs_file_like_of(const json_t *here)
 {
     const json_t *like = json_object_get(here, "like");
     const char *kind = json_string_value(json_object_get(here, "kind"));
@@ -32,20 +32,20 @@ static int device_fill(const json_t *document, json_t *device)
     if (!here)
         return 0;
     if (!json_is_number(json_object_get(device, "memory_bytes"))) {
-        bad |= fill(device, "memory_bytes", json_object_get(here, "memory_limit_bytes"));
-        bad |= fill(device, "base_bytes", json_object_get(here, "base_bytes"));
+        bad |= inputs_file_fill(device, "memory_bytes", json_object_get(here, "memory_limit_bytes"));
+        bad |= inputs_file_fill(device, "base_bytes", json_object_get(here, "base_bytes"));
     }
     if (!json_is_string(json_object_get(device, "like")))
-        bad |= fill(device, "kind", json_object_get(here, "kind"));
+        bad |= inputs_file_fill(device, "kind", json_object_get(here, "kind"));
     if (!measured)
-        bad |= fill(device, "like", like_of(here));
-    bad |= fill(device, "threads", json_object_get(here, "threads"));
-    bad |= fill(device, "speed", json_object_get(here, "speed"));
-    bad |= fill(device, "heat", json_object_get(here, "heat"));
-    bad |= fill(device, "taught", json_object_get(here, "taught"));
+        bad |= inputs_file_fill(device, "like", inputs_file_like_of(here));
+    bad |= inputs_file_fill(device, "threads", json_object_get(here, "threads"));
+    bad |= inputs_file_fill(device, "speed", json_object_get(here, "speed"));
+    bad |= inputs_file_fill(device, "heat", json_object_get(here, "heat"));
+    bad |= inputs_file_fill(device, "taught", json_object_get(here, "taught"));
     if (measured && (!given || json_is_null(given))) {
         json_t *profile = json_copy((json_t *)measured);
-        bad |= fill(profile, "key", json_object_get(document, "profile_key"));
+        bad |= inputs_file_fill(profile, "key", json_object_get(document, "profile_key"));
         bad |= json_object_set_new(device, "profile", profile);
     }
     return bad;

@@ -27,8 +27,8 @@ void workload_fini(struct workload *workload)
     *workload = (struct workload){0};
 }
 
-static int rows_check(const struct workload *w, const struct workload_row *rows, uint32_t count,
-                      const char *what, struct err *err)
+static int workload_rows_check(const struct workload *w, const struct workload_row *rows, uint32_t count,
+                               const char *what, struct err *err)
 {
     for (uint32_t i = 0; i < count; i++)
         if (rows[i].tokens < 1 || rows[i].tokens > w->sequence_tokens || rows[i].labelled > rows[i].tokens)
@@ -64,9 +64,9 @@ int workload_check(const struct workload *w, struct err *err)
     if (w->prompt_tokens > w->sample_tokens)
         return err_set(err, ERR_INVALID, "sample: a prompt of %u tokens in a cache of %u", w->prompt_tokens,
                        w->sample_tokens);
-    if (rows_check(w, w->rows, w->row_count, "data.train", err) < 0)
+    if (workload_rows_check(w, w->rows, w->row_count, "data.train", err) < 0)
         return -1;
-    return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
+    return workload_rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
 }
 
 uint64_t workload_step_count(const struct workload *workload)

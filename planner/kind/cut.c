@@ -31,7 +31,7 @@ static uint32_t links_between(uint32_t members, uint32_t next)
     return members < next ? members : next;
 }
 
-static uint32_t window_of(double stay, double period)
+static uint32_t cut_window_of(double stay, double period)
 {
     double window = ceil(stay / period - 1e-9);
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
@@ -68,7 +68,7 @@ static int32_t begin_least(const struct begin_search *b, struct cut_stage *found
     int32_t high = end, reach = 1; /* high: the smallest first block known to be possible */
     /* How long the stage itself takes is unknown yet; it may be a whole period, so one more micro-batch is in
      * flight. */
-    uint32_t window = window_of(b->stay + b->period, b->period);
+    uint32_t window = cut_window_of(b->stay + b->period, b->period);
     int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
         at = at < low ? low : at >= high ? high - 1 : at;
@@ -123,7 +123,8 @@ static bool cover(struct workbench *bench, const struct placement_kind *kind, st
 }
 
 /* Returns a lower bound of the period in seconds, from the sum of all stages' speeds with one block. */
-static double period_least(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
+static double cut_period_least(struct workbench *bench, const struct placement_kind *kind,
+                               struct candidate *c)
 {
     double rate = 0, slowest = 0;
     int32_t middle = bench->problem->block_count / 2;
@@ -137,7 +138,7 @@ static double period_least(struct workbench *bench, const struct placement_kind 
 
 int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
 {
-    double low = period_least(bench, kind, c), high = low;
+    double low = cut_period_least(bench, kind, c), high = low;
     bool fits = false;
     if (low <= 0 || c->stage_count > (uint32_t)bench->problem->block_count)
         return 0;

@@ -22,7 +22,7 @@
 
 /* --- the order of members in the ring --- */
 
-static struct ring_figures ring_of(const struct candidate *c, const struct problem *p)
+static struct ring_figures data_ring_of(const struct candidate *c, const struct problem *p)
 {
     uint32_t ring[SHARDS_MEMBERS_MAX];
     for (uint32_t m = 0; m < c->member_count; m++)
@@ -47,7 +47,7 @@ static bool comes_before(const struct planner_device *a, const struct planner_de
 
 /* Orders members by machine, so that the ring enters each machine once. With at most RING_SWAPPED members,
  * pairs are then swapped while that makes the ring's slowest link faster. */
-static void ring_order(const struct problem *p, struct candidate *c)
+static void data_ring_order(const struct problem *p, struct candidate *c)
 {
     const struct planner_device *devices = p->cluster->devices;
     struct member *x = c->members;
@@ -55,14 +55,14 @@ static void ring_order(const struct problem *p, struct candidate *c)
         for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
              at--)
             members_swap(&x[at - 1], &x[at]);
-    double best = ring_of(c, p).bytes_per_s;
+    double best = data_ring_of(c, p).bytes_per_s;
     bool better = c->member_count > 3 && c->member_count <= RING_SWAPPED;
     while (better) {
         better = false;
         for (uint32_t i = 1; i < c->member_count; i++) {
             for (uint32_t k = i + 1; k < c->member_count; k++) {
                 members_swap(&x[i], &x[k]);
-                double rate = ring_of(c, p).bytes_per_s;
+                double rate = data_ring_of(c, p).bytes_per_s;
                 if (rate > best * (1 + PROBLEM_SAME)) {
                     best = rate;
                     better = true;
@@ -78,7 +78,7 @@ static void ring_order(const struct problem *p, struct candidate *c)
 
 static int whole_estimate(struct shards *s)
 {
-    struct ring_figures ring = ring_of(s->c, s->p);
+    struct ring_figures ring = data_ring_of(s->c, s->p);
     double update = 0;
     for (uint32_t m = 0; m < s->c->member_count; m++)
         update = fmax(update, problem_step_seconds(s->p, s->c->members[m].device, 0, s->p->block_count));
@@ -198,8 +198,8 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
 
 /* Divides the state over members whose rows are set, by every aim of share_state, and for links that limit
  * gathers, reductions or both; keeps the fastest. */
-static void shares_try(struct shards *s, struct shard_ring *ring, double state, struct member *best,
-                       double *best_s)
+static void data_shares_try(struct shards *s, struct shard_ring *ring, double state, struct member *best,
+                            double *best_s)
 {
     uint32_t count = s->c->member_count;
     double shares[SHARDS_MEMBERS_MAX];
@@ -245,7 +245,7 @@ static int sharded_settle(struct shards *s, struct member *best, double *best_s)
         if (result < 0)
             return -1;
         if (result > 0)
-            shares_try(s, &ring, state, best, best_s);
+            data_shares_try(s, &ring, state, best, best_s);
     }
     return 0;
 }
@@ -259,7 +259,7 @@ static int data_settle(struct workbench *bench, struct candidate *c)
         c->estimate_s = INFINITY;
         return 0;
     }
-    ring_order(bench->problem, c);
+    data_ring_order(bench->problem, c);
     int result = shards_init(&s, bench, c);
     result = result == 0 ? shards_prepare(&s) : result;
     if (result == 0)

@@ -153,7 +153,7 @@ static int facts_init(struct expert_facts *f, struct workbench *bench, const str
     return expert_links_init(&f->links, f->p->cluster, device, n, bench->err);
 }
 
-static int search_init(struct expert_search *s, struct workbench *bench, struct candidate *c)
+static int expert_search_init(struct expert_search *s, struct workbench *bench, struct candidate *c)
 {
     s->c = c;
     s->best_s = INFINITY;
@@ -420,8 +420,8 @@ static void members_fill(const struct expert_facts *f, const struct expert_roles
     }
 }
 
-static int shares_try(struct expert_search *s, const struct expert_roles *r, const double *x, uint32_t wave,
-                      double outside)
+static int expert_shares_try(struct expert_search *s, const struct expert_roles *r, const double *x,
+                             uint32_t wave, double outside)
 {
     struct expert_facts *f = &s->facts;
     struct expert_times times;
@@ -485,9 +485,9 @@ static int waves_try(struct expert_search *s, const struct expert_roles *r)
         bool whole = fill_whole(f->n, f->model.experts, 0, base, each, cap, count);
         for (uint32_t i = 0; i < f->n; i++)
             x[i] = (double)count[i] / f->model.experts;
-        if (whole && shares_try(s, r, x, wave, outside) < 0)
+        if (whole && expert_shares_try(s, r, x, wave, outside) < 0)
             return -1;
-        if (fill_level(f->n, base, each, cap, x) && shares_try(s, r, x, wave, outside) < 0)
+        if (fill_level(f->n, base, each, cap, x) && expert_shares_try(s, r, x, wave, outside) < 0)
             return -1;
     }
     return 0;
@@ -561,7 +561,7 @@ static int search_begin(struct expert_search **s, struct workbench *bench, struc
     if (c->stage_count != 1 || c->member_count < 2 || c->member_count > SHARDS_MEMBERS_MAX)
         return 0;
     *s = calloc(1, sizeof(**s));
-    return *s ? search_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    return *s ? expert_search_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
 }
 
 static int expert_settle(struct workbench *bench, struct candidate *c)

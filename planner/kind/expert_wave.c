@@ -78,7 +78,7 @@ static void wait_back(struct wave_run *v, double ready, double *arrival)
 }
 
 /* Returns the time at which a micro-batch arrives. If its transfer has not started yet, starts it. */
-static double arrived(struct wave_run *v, double *arrival)
+static double expert_wave_arrived(struct wave_run *v, double *arrival)
 {
     if (v->waits == arrival)
         exchange_back_start(v);
@@ -90,7 +90,7 @@ static double arrived(struct wave_run *v, double *arrival)
  * order. */
 static void position_first(struct wave_run *v, uint32_t k, bool back)
 {
-    double here = arrived(v, &v->here_s[k]);
+    double here = expert_wave_arrived(v, &v->here_s[k]);
     if (back)
         wait_back(v, ranks_run(v, true, true, go_there(v, here)), &v->there_s[k]);
     else
@@ -99,7 +99,7 @@ static void position_first(struct wave_run *v, uint32_t k, bool back)
 
 static void position_second(struct wave_run *v, uint32_t k, bool back)
 {
-    double end = ranks_run(v, !back, back, arrived(v, &v->there_s[k]));
+    double end = ranks_run(v, !back, back, expert_wave_arrived(v, &v->there_s[k]));
     if (back)
         v->here_s[k] = end;
     else
@@ -122,7 +122,7 @@ static void wave_pass(struct wave_run *v, bool back)
             if ((p - v->lag + 1) % v->count == 0) { /* a layer has ended */
                 through[0] = through[1];
                 through[1] = through[2];
-                through[2] = arrived(v, &v->here_s[v->count - 1]);
+                through[2] = expert_wave_arrived(v, &v->here_s[v->count - 1]);
             }
         }
     }

@@ -90,8 +90,8 @@ static double rate_of(const struct problem *p, const struct micro_cost *cost, in
 /* Returns how long stage s takes with blocks [begin, end) and `window` micro-batches in flight. Sets its
  * members to recompute if they do not fit otherwise. Their memory is looked at only if the stage takes at
  * most limit_s without. */
-static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
-                                   int32_t end, uint32_t window, double limit_s)
+static struct cut_stage replicas_stage_look(struct workbench *bench, struct candidate *c, uint32_t s,
+                                            int32_t begin, int32_t end, uint32_t window, double limit_s)
 {
     const struct problem *p = bench->problem;
     const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
@@ -315,8 +315,8 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
 /* Sets for how many micro-batches each stage runs the next stage's first block, so that no stage takes longer
  * than `period` seconds for a mean micro-batch. `whole`: prices without shared layers. Returns false if that
  * is impossible. */
-static bool layers_share(struct workbench *bench, struct candidate *c, const struct stage_price *whole,
-                         double period)
+static bool replicas_layers_share(struct workbench *bench, struct candidate *c,
+                                  const struct stage_price *whole, double period)
 {
     const struct problem *p = bench->problem;
     const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
@@ -376,12 +376,12 @@ static int layers_settle(struct workbench *bench, struct candidate *c)
         high = fmax(high, chain_period(c, prices, s));
     for (uint32_t i = 0; i < LAYER_TURNS && result == 0; i++) {
         double middle = (low + high) / 2;
-        if (layers_share(bench, c, prices, middle))
+        if (replicas_layers_share(bench, c, prices, middle))
             high = middle;
         else
             low = middle;
     }
-    if (result < 0 || !layers_share(bench, c, prices, high) || !shares_layers(c) ||
+    if (result < 0 || !replicas_layers_share(bench, c, prices, high) || !shares_layers(c) ||
         !pipeline_layers_fit(bench->problem, c) || !windows_fit(bench, c))
         return result;
     result = estimate_below(bench, c, before_s);
@@ -607,7 +607,7 @@ const struct placement_kind kind_pipeline = {.placement = PLACE_PIPELINE,
                                              .devices_least = 2,
                                              .takes = "a pipeline takes",
                                              .supports = stages_supported,
-                                             .look = stage_look,
+                                             .look = replicas_stage_look,
                                              .settle = chain_settle,
                                              .estimate = chain_estimate,
                                              .emit = pipeline_emit,
@@ -621,7 +621,7 @@ const struct placement_kind kind_hybrid = {.placement = PLACE_HYBRID,
                                            .devices_least = 3,
                                            .takes = "groups of replicas in a pipeline take",
                                            .supports = stages_supported,
-                                           .look = stage_look,
+                                           .look = replicas_stage_look,
                                            .settle = chain_settle,
                                            .estimate = chain_estimate,
                                            .emit = pipeline_emit,

@@ -67,7 +67,7 @@ static void overlaps_at_once(struct shards *s)
     overlap_add(s, -1, true, 0, adapters);
 }
 
-static double larger(double a, double b) /* the same as fmax, which compilers do not inline */
+static double shards_larger(double a, double b) /* the same as fmax, which compilers do not inline */
 {
     return a > b ? a : b;
 }
@@ -76,7 +76,7 @@ static double moves_seconds(const struct overlap *x, const struct transfer_rates
 {
     double in = x->gathered > 0 ? x->gathered * moving->gather_s + moving->gather_hop_s : 0;
     double out = x->reduced > 0 ? x->reduced * moving->reduce_s + moving->reduce_hop_s : 0;
-    return moving->beside ? larger(in, out) : in + out;
+    return moving->beside ? shards_larger(in, out) : in + out;
 }
 
 /* Returns the seconds of a step for a member that works on `count` micro-batches of the given cost. */
@@ -89,7 +89,7 @@ static double member_seconds(const struct shards *s, const struct micro_cost *co
         double work = 0;
         if (x->computes >= 0 && count > 0)
             work = cost_pass_seconds(cost->seconds[x->computes], x->backward, recompute);
-        seconds += x->times * larger(count * work, moves_seconds(x, moving));
+        seconds += x->times * shards_larger(count * work, moves_seconds(x, moving));
     }
     return seconds;
 }
@@ -142,7 +142,8 @@ void shards_fini(struct shards *s)
 /* --- bytes of one member --- */
 
 /* Returns the bytes that a member needs if it keeps the part `kept` of the state. */
-static uint64_t part_need(const struct shards *s, uint32_t m, const struct member *as, struct flat_share kept)
+static uint64_t shards_part_need(const struct shards *s, uint32_t m, const struct member *as,
+                                 struct flat_share kept)
 {
     struct memory_need need;
     if (!s->whole) {
@@ -164,7 +165,7 @@ static uint64_t part_need(const struct shards *s, uint32_t m, const struct membe
 
 uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as)
 {
-    return part_need(s, m, as, (struct flat_share){0});
+    return shards_part_need(s, m, as, (struct flat_share){0});
 }
 
 /* The members that lack memory: the bytes that they have and need together, their number, and the device,
@@ -229,7 +230,7 @@ int shards_estimate(struct shards *s, const struct transfer_rates *moving, doubl
         struct flat_share part = s->whole ? (struct flat_share){0} : layered_part(c, m);
         const struct row_cost *cost = rows_cost(s->bench, x->device, x->count ? x->rows : 1);
         slowest = fmax(slowest, member_seconds(s, &cost->cost, x->count, x->recompute, moving));
-        lack_add(&lack, x->device, problem_limit(s->p, x->device), part_need(s, m, x, part));
+        lack_add(&lack, x->device, problem_limit(s->p, x->device), shards_part_need(s, m, x, part));
     }
     c->estimate_s = lack.count ? INFINITY : slowest + after_s;
     if (lack.count)
@@ -284,7 +285,7 @@ static int ways_list(struct shards *s)
     return 0;
 }
 
-static void costs_fill(struct shards *s)
+static void shards_costs_fill(struct shards *s)
 {
     for (uint32_t m = 0; m < s->c->member_count; m++) {
         s->per_row[m] = INFINITY;
@@ -326,7 +327,7 @@ int shards_prepare(struct shards *s)
             (struct row_choice){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
     if (ways_list(s) < 0)
         return -1;
-    costs_fill(s);
+    shards_costs_fill(s);
     /* A table entry takes 1.3 µs, the median of 63 cases of 2 to 256 devices (0.3 to 6.1 µs). */
     s->bench->spent += members * s->size_count;
     return 0;

@@ -150,14 +150,14 @@ static bool feasible(struct split *s, double seconds)
     return offers_fill(s, seconds) && reach_find(s) && (any_split(s) || room_most(s) >= s->state);
 }
 
-static int number_compare(const void *left, const void *right)
+static int split_number_compare(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return a < b ? -1 : a > b;
 }
 
 /* Returns the shortest feasible time among the options', in seconds, or −1. */
-static double least_time(struct split *s)
+static double split_least_time(struct split *s)
 {
     double low = 0, high = 0;
     for (uint32_t m = 0; m < s->count; m++) {
@@ -188,7 +188,7 @@ static double least_time(struct split *s)
                 s->times[count++] = seconds;
         }
     }
-    qsort(s->times, count, sizeof(*s->times), number_compare);
+    qsort(s->times, count, sizeof(*s->times), split_number_compare);
     /* The answer is in [from, to], and times[to] is feasible. */
     uint32_t from = 0, to = count ? count - 1 : 0;
     while (from < to) {
@@ -242,7 +242,7 @@ int split_solve(const struct split_member *members, uint32_t count, uint32_t bat
     s.first = malloc(((size_t)count + 1) * sizeof(*s.first));
     bool room = s.table && s.times && s.offers && s.within && s.first;
     int result = room ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    double best = result == 0 ? least_time(&s) : -1;
+    double best = result == 0 ? split_least_time(&s) : -1;
     if (result == 0 && best >= 0) {
         offers_fill(&s, best);
         reach_find(&s);

@@ -41,16 +41,16 @@ static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy
 
 /* --- estimating a step --- */
 
-static struct tensor_member member_of(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
-                                      const struct plan_tensor *part)
+static struct tensor_member tensor_member_of(const struct tensor_case *t, const struct tensor_group *g,
+                                             uint32_t i, const struct plan_tensor *part)
 {
     return tensor_member(t->p, g->stage->block_begin, g->stage->block_end, g->count, i, part);
 }
 
-static struct need_kept part_need(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
-                                  const struct plan_tensor *part, bool again)
+static struct need_kept tensor_part_need(const struct tensor_case *t, const struct tensor_group *g,
+                                         uint32_t i, const struct plan_tensor *part, bool again)
 {
-    struct tensor_member member = member_of(t, g, i, part);
+    struct tensor_member member = tensor_member_of(t, g, i, part);
     const uint64_t depends_on[] = {
         (uint64_t)member.block_begin << 32 | (uint32_t)member.block_end,
         (uint64_t)(part->kv_head_end - part->kv_head_begin) << 32 | (part->column_end - part->column_begin),
@@ -90,12 +90,12 @@ static int cut_estimate(const struct tensor_case *t, double limit_s)
         struct tensor_group g;
         tensor_group_init(t, s, &g);
         tensor_group_price(t, &g, g.members[0].recompute, &prices[s]);
-        struct need_kept need = part_need(t, &g, 0, &g.members[0].tensor, false);
+        struct need_kept need = tensor_part_need(t, &g, 0, &g.members[0].tensor, false);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
             tails[s].forward_s = 2 * ring_pass_seconds(&g.ring, g.count, (double)need.shared_gradients);
         for (uint32_t i = 0; i < g.count; i++) {
-            struct tensor_member m = member_of(t, &g, i, &g.members[i].tensor);
+            struct tensor_member m = tensor_member_of(t, &g, i, &g.members[i].tensor);
             step_s = fmax(step_s, tensor_step_seconds(t->p, g.members[i].device, &g.share[i], m.block_begin,
                                                       m.block_end));
         }
@@ -132,7 +132,7 @@ static struct need_line need_line(const struct tensor_case *t, const struct tens
         least, least, {0, c->kv_heads, 0, t->p->column_unit}, {0, 1, 0, c->ffn}};
     double bytes[4];
     for (int i = 0; i < 4; i++) {
-        struct need_kept need = part_need(t, g, i == 1 || g->count == 1 ? 0 : 1, &parts[i], again);
+        struct need_kept need = tensor_part_need(t, g, i == 1 || g->count == 1 ? 0 : 1, &parts[i], again);
         bytes[i] = (double)need_total(&need, live, partials);
     }
     return (struct need_line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
@@ -259,7 +259,7 @@ static uint32_t window_held(const struct tensor_case *t, const struct tensor_gro
     for (int pass = 0; pass < 2; pass++) {
         *spare = UINT32_MAX / 2;
         for (uint32_t i = 0; i < g->count && window > 0; i++) {
-            struct need_kept need = part_need(t, g, i, &g->members[i].tensor, again);
+            struct need_kept need = tensor_part_need(t, g, i, &g->members[i].tensor, again);
             uint64_t limit = problem_limit(t->p, g->members[i].device), total = 0;
             for (; window > 0; window--) {
                 total = need_total(&need, live_of(t, window), partials_of(t, g->s, window, b));
@@ -357,7 +357,7 @@ static void way_take(const struct tensor_case *t, const struct tensor_group *g,
 }
 
 /* Returns the shortest possible period in seconds if memory were unlimited. */
-static double period_least(const struct tensor_case *t)
+static double tensor_period_least(const struct tensor_case *t)
 {
     const struct need_line nothing = {0};
     double period = 0, busy, room[GROUP_MAX] = {0}, part[GROUP_MAX];
@@ -384,7 +384,7 @@ static double period_least(const struct tensor_case *t)
  * cover a unit's time in the later stages. */
 static int cut_settle(const struct tensor_case *t)
 {
-    struct stage_behind b = {.period_s = period_least(t), .window = 1, .ring_most = 2};
+    struct stage_behind b = {.period_s = tensor_period_least(t), .window = 1, .ring_most = 2};
     uint64_t has = 0, lacks = 0;
     if (!isfinite(b.period_s))
         return 0;
@@ -409,7 +409,7 @@ static int cut_settle(const struct tensor_case *t)
 
 /* Orders a group's members by machine, so that its ring enters each machine once: device `first` leads, the
  * others of its machine follow. */
-static void ring_order(const struct problem *p, struct member *members, uint32_t count, uint32_t first)
+static void tensor_ring_order(const struct problem *p, struct member *members, uint32_t count, uint32_t first)
 {
     const struct planner_device *devices = p->cluster->devices;
     uint32_t node = devices[first].node, nodes = p->cluster->node_count;
@@ -470,8 +470,8 @@ static bool shape_fits(const struct problem *p, const struct candidate *c)
     return group && p->part_columns && (c->stage_count == 1 || !memory_trains_table(p) || !p->blocks.tied);
 }
 
-static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
-                                   int32_t end, uint32_t window, double limit_s)
+static struct cut_stage tensor_stage_look(struct workbench *bench, struct candidate *c, uint32_t s,
+                                          int32_t begin, int32_t end, uint32_t window, double limit_s)
 {
     (void)limit_s;
     const struct stage_behind nothing = {.window = 1, .ring_most = 2};
@@ -537,8 +537,8 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
         for (uint32_t s = 0; s < c->stage_count; s++) {
             struct candidate_stage *stage = &c->stages[s];
             stage->kind = STAGE_TENSOR;
-            ring_order(bench->problem, &c->members[stage->member_first], stage->member_count,
-                       leader_of(bench->problem, c, s, by_memory));
+            tensor_ring_order(bench->problem, &c->members[stage->member_first], stage->member_count,
+                              leader_of(bench->problem, c, s, by_memory));
         }
         fits = turns_settle(bench, c);
     }
@@ -557,7 +557,7 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
         struct tensor_group g;
         tensor_group_init(&t, s, &g);
         for (uint32_t i = 0; i < g.count; i++) {
-            struct need_kept need = part_need(&t, &g, i, &g.members[i].tensor, g.members[i].recompute);
+            struct need_kept need = tensor_part_need(&t, &g, i, &g.members[i].tensor, g.members[i].recompute);
             uint64_t limit = problem_limit(t.p, g.members[i].device);
             uint64_t total =
                 need_total(&need, live_of(&t, g.members[i].window), tensor_partials(c, s, t.micro_batches));
@@ -634,7 +634,7 @@ const struct placement_kind kind_tensor = {.placement = PLACE_TENSOR,
                                            .devices_least = 2,
                                            .takes = "cut matrices take",
                                            .supports = tensor_supports,
-                                           .look = stage_look,
+                                           .look = tensor_stage_look,
                                            .settle = tensor_settle,
                                            .estimate = tensor_estimate,
                                            .emit = tensor_emit,

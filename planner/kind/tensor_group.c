@@ -6,7 +6,7 @@
 
 #define LAYERS_SEEN 4u /* layers simulated; each further one takes as long as the last */
 
-static void halves_init(const struct tensor_case *t, struct tensor_group *g, uint32_t i)
+static void tensor_group_halves_init(const struct tensor_case *t, struct tensor_group *g, uint32_t i)
 {
     static const enum tensor_half halves[HALVES] = {TENSOR_FIRST, TENSOR_SECOND};
     uint32_t device = g->members[i].device;
@@ -38,7 +38,7 @@ void tensor_group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
         devices[i] = g->members[i].device;
         micro_cost_init(&g->cost[i], t->p, devices[i], t->c->micro_batch_rows);
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
-        halves_init(t, g, i);
+        tensor_group_halves_init(t, g, i);
         g->host_s[i] = tensor_host_seconds(t->p, devices[i], g->count, bytes);
     }
     g->ring = ring_figures(t->p->cluster, devices, NULL, NULL, g->count);
@@ -108,7 +108,7 @@ static void pass_alone(struct unit_pass *v, int part, double broadcast_s)
 }
 
 /* Simulates up to LAYERS_SEEN layers; each further layer takes as long as the last of them. */
-static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double sum_s)
+static void tensor_group_pass_layers(struct unit_pass *v, uint32_t layers, bool back, double sum_s)
 {
     double before = 0, more;
     for (uint32_t l = 0; l < layers && l < LAYERS_SEEN; l++) {
@@ -125,7 +125,7 @@ static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double 
 }
 
 /* Returns the seconds of the forward or backward pass of `count` micro-batches in turns. */
-static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
+static double tensor_group_pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
 {
     struct unit_pass v = {.count = count, .members = g->count};
     for (uint32_t i = 0; i < g->count; i++) {
@@ -137,7 +137,7 @@ static double pass_seconds(const struct tensor_group *g, bool back, bool again, 
         v.ready_s[k] = v.queue_s += g->broadcast_s;
     if (back ? g->head : g->embedding)
         pass_alone(&v, back ? PART_TOP : PART_TABLE, g->broadcast_s);
-    pass_layers(&v, g->layers, back, g->sum_s);
+    tensor_group_pass_layers(&v, g->layers, back, g->sum_s);
     if (back ? g->embedding : g->head)
         pass_alone(&v, back ? PART_TABLE : PART_TOP, 0);
     return v.queue_s;
@@ -147,10 +147,10 @@ static double pass_seconds(const struct tensor_group *g, bool back, bool again, 
 static double unit_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again)
 {
     uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
-    double last = pass_seconds(g, back, again, rest);
+    double last = tensor_group_pass_seconds(g, back, again, rest);
     if (rest == t->together)
         return last;
-    return (last + (t->units - 1) * pass_seconds(g, back, again, t->together)) / t->units;
+    return (last + (t->units - 1) * tensor_group_pass_seconds(g, back, again, t->together)) / t->units;
 }
 
 void tensor_group_price(const struct tensor_case *t, const struct tensor_group *g, bool again,

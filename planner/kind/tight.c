@@ -19,7 +19,8 @@ static uint64_t least_need(const struct workbench *bench, const struct candidate
     return need.total;
 }
 
-static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin, int32_t end)
+static bool tight_holds(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
+                        int32_t end)
 {
     c->stages[s].block_begin = begin;
     c->stages[s].block_end = end;
@@ -34,8 +35,8 @@ static int32_t blocks_held(const struct workbench *bench, struct candidate *c, u
     int32_t low = 0, high = end - begin;
     while (low < high) {
         int32_t middle = low + (high - low + 1) / 2;
-        bool fits =
-            backward ? holds(bench, c, s, end - middle, end) : holds(bench, c, s, begin, begin + middle);
+        bool fits = backward ? tight_holds(bench, c, s, end - middle, end)
+                             : tight_holds(bench, c, s, begin, begin + middle);
         if (fits)
             low = middle;
         else
@@ -67,7 +68,7 @@ static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s
         begin += count;
     }
     bench->spent += c->stage_count;
-    if (holds(bench, c, s, begin, end))
+    if (tight_holds(bench, c, s, begin, end))
         return 0;
     return least_need(bench, c, s) - limit_of(bench, c, s);
 }

@@ -44,7 +44,7 @@ static struct schedule_event breadth_event(const struct order_of *o, uint32_t n,
                                    backward ? EVENT_BACKWARD : EVENT_FORWARD};
 }
 
-static struct schedule_event event_at(const struct order_of *o, uint32_t n, enum schedule_kind kind)
+static struct schedule_event order_event_at(const struct order_of *o, uint32_t n, enum schedule_kind kind)
 {
     if (o->schedule == SCHEDULE_INTERLEAVED)
         return (o->alone ? interleaved_event : breadth_event)(o, n, kind != EVENT_FORWARD);
@@ -63,14 +63,14 @@ void order_fill(const struct order_of *o, struct schedule_event *events)
     }
     window = window < o->count ? window : o->count;
     for (uint32_t n = 0; n < window; n++)
-        events[at++] = event_at(o, n, EVENT_FORWARD);
+        events[at++] = order_event_at(o, n, EVENT_FORWARD);
     for (uint32_t n = 0; n < o->count; n++) {
-        events[at++] = event_at(o, n, split ? EVENT_INPUT : EVENT_BACKWARD);
+        events[at++] = order_event_at(o, n, split ? EVENT_INPUT : EVENT_BACKWARD);
         if (n + window < o->count)
-            events[at++] = event_at(o, n + window, EVENT_FORWARD);
+            events[at++] = order_event_at(o, n + window, EVENT_FORWARD);
         if (split && n >= o->delay)
-            events[at++] = event_at(o, n - o->delay, EVENT_WEIGHT);
+            events[at++] = order_event_at(o, n - o->delay, EVENT_WEIGHT);
     }
     for (uint32_t n = o->count > o->delay ? o->count - o->delay : 0; n < o->count && split; n++)
-        events[at++] = event_at(o, n, EVENT_WEIGHT);
+        events[at++] = order_event_at(o, n, EVENT_WEIGHT);
 }

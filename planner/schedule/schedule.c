@@ -128,7 +128,7 @@ static void look_eager(struct list_scheduler *r, uint32_t rank, uint32_t stage)
     best_set(r, rank, b <= f ? b : f);
 }
 
-static void look(struct list_scheduler *r, uint32_t rank, uint32_t stage)
+static void schedule_look(struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
     struct scheduled_rank *x = &r->runners[rank];
     if (r->apart)
@@ -147,7 +147,7 @@ static void look(struct list_scheduler *r, uint32_t rank, uint32_t stage)
     best_set(r, rank, ready >= 0 ? later(ready, x->free_s) : INFINITY);
 }
 
-static double scale_of(const struct list_scheduler *r, uint32_t micro_batch)
+static double schedule_scale_of(const struct list_scheduler *r, uint32_t micro_batch)
 {
     return r->scale ? r->scale[micro_batch] : 1;
 }
@@ -162,8 +162,8 @@ static void link_occupy(double *free_s, double *begin, double seconds)
 
 /* Sends a boundary tensor that is ready at the time `at`. Writes to *left when the sender's buffer is free
  * again. Returns the time of arrival. */
-static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, bool back, double at,
-                       double bytes, double *left)
+static double schedule_transfer(struct list_scheduler *r, uint32_t from, uint32_t to, bool back, double at,
+                                double bytes, double *left)
 {
     const struct cluster *cluster = r->problem->cluster;
     uint32_t a = r->c->members[from].device, b = r->c->members[to].device;
@@ -212,9 +212,9 @@ static void result_pass(struct list_scheduler *r, uint32_t rank, const struct sc
     size_t other = back ? cell - s->micro_batches : cell + s->micro_batches;
     uint32_t to = s->owner[other];
     (back ? r->grad_ready : r->act_ready)[other] =
-        transfer(r, rank, to, back, end, r->bytes * scale_of(r, e->micro_batch), left);
+        schedule_transfer(r, rank, to, back, end, r->bytes * schedule_scale_of(r, e->micro_batch), left);
     if (to != rank)
-        look(r, to, back ? e->stage - 1 : e->stage + 1);
+        schedule_look(r, to, back ? e->stage - 1 : e->stage + 1);
 }
 
 /* Returns the seconds by which an event takes longer than its mean, in a stage that shares a layer with a
@@ -235,7 +235,7 @@ static double layers_seconds(const struct list_scheduler *r, const struct stage_
     return seconds;
 }
 
-static void begin(struct list_scheduler *r, uint32_t rank, double at)
+static void schedule_begin(struct list_scheduler *r, uint32_t rank, double at)
 {
     struct schedule *s = r->s;
     struct scheduled_rank *x = &r->runners[rank];
@@ -247,7 +247,7 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
                                               : price->backward_s;
     if (price->next_s[0] > 0 || price->first_s[0] > 0)
         seconds += layers_seconds(r, price, &e);
-    seconds *= scale_of(r, e.micro_batch);
+    seconds *= schedule_scale_of(r, e.micro_batch);
     double end = at + seconds;
     x->left_s -= seconds;
     r->over |= (end + x->left_s + r->drain_s[e.stage]) * SURE >= r->limit_s;
@@ -264,7 +264,7 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
     }
     if (e.kind != EVENT_WEIGHT)
         result_pass(r, rank, &e, end);
-    look(r, rank, e.stage);
+    schedule_look(r, rank, e.stage);
 }
 
 /* --- which member works on which micro-batch --- */
@@ -365,7 +365,7 @@ static void deal(struct list_scheduler *r)
 /* --- allocating and running a schedule --- */
 
 /* Reserves the next `bytes` of the memory at `base`; with base NULL only the size is counted. */
-static void *array_reserve(char *base, size_t *used, size_t bytes)
+static void *schedule_array_reserve(char *base, size_t *used, size_t bytes)
 {
     void *at = base ? base + *used : NULL;
     *used += (bytes + 15) / 16 * 16;
@@ -382,23 +382,23 @@ static size_t arrays_layout(struct list_scheduler *r, char *base)
     double **const times[] = {&s->forward_begin, &s->forward_end,   &s->forward_left, &s->backward_begin,
                               &s->backward_end,  &s->backward_left, &r->act_ready,    &r->grad_ready};
     for (size_t t = 0; t < sizeof(times) / sizeof(*times); t++)
-        *times[t] = array_reserve(base, &used, cells * sizeof(double));
-    s->owner = array_reserve(base, &used, cells * sizeof(*s->owner));
-    s->first = array_reserve(base, &used, (ranks + 1) * sizeof(*s->first));
-    s->events = array_reserve(base, &used, each * cells * sizeof(*s->events));
-    s->rank_end = array_reserve(base, &used, ranks * sizeof(double));
-    r->runners = array_reserve(base, &used, ranks * sizeof(*r->runners));
-    r->next = array_reserve(base, &used, ranks * sizeof(*r->next));
-    r->best = array_reserve(base, &used, (size_t)r->blocks * BLOCK * sizeof(double));
-    r->least = array_reserve(base, &used, r->blocks * sizeof(double));
-    r->mine = array_reserve(base, &used, cells * sizeof(*r->mine));
-    r->drain_s = array_reserve(base, &used, (size_t)s->stages * sizeof(double));
-    r->wire_free = shared ? array_reserve(base, &used, nodes * nodes * sizeof(double)) : NULL;
-    r->card_free = shared ? array_reserve(base, &used, 2 * nodes * sizeof(double)) : NULL;
+        *times[t] = schedule_array_reserve(base, &used, cells * sizeof(double));
+    s->owner = schedule_array_reserve(base, &used, cells * sizeof(*s->owner));
+    s->first = schedule_array_reserve(base, &used, (ranks + 1) * sizeof(*s->first));
+    s->events = schedule_array_reserve(base, &used, each * cells * sizeof(*s->events));
+    s->rank_end = schedule_array_reserve(base, &used, ranks * sizeof(double));
+    r->runners = schedule_array_reserve(base, &used, ranks * sizeof(*r->runners));
+    r->next = schedule_array_reserve(base, &used, ranks * sizeof(*r->next));
+    r->best = schedule_array_reserve(base, &used, (size_t)r->blocks * BLOCK * sizeof(double));
+    r->least = schedule_array_reserve(base, &used, r->blocks * sizeof(double));
+    r->mine = schedule_array_reserve(base, &used, cells * sizeof(*r->mine));
+    r->drain_s = schedule_array_reserve(base, &used, (size_t)s->stages * sizeof(double));
+    r->wire_free = shared ? schedule_array_reserve(base, &used, nodes * nodes * sizeof(double)) : NULL;
+    r->card_free = shared ? schedule_array_reserve(base, &used, 2 * nodes * sizeof(double)) : NULL;
     return used;
 }
 
-static int make_room(struct list_scheduler *r, struct err *err)
+static int schedule_make_room(struct list_scheduler *r, struct err *err)
 {
     struct schedule *s = r->s;
     size_t cells = (size_t)s->stages * s->micro_batches, nodes = r->problem->cluster->node_count;
@@ -509,7 +509,7 @@ static void limit_prepare(struct list_scheduler *r)
             bool shares = price->next_s[0] > 0 || price->first_s[0] > 0;
             double seconds = price->forward_s + price->backward_s + price->weight_s, micro_batches = 0;
             for (uint32_t k = 0; k < s->micro_batches; k++)
-                micro_batches += owner[k] == x->member_first + m ? scale_of(r, k) : 0;
+                micro_batches += owner[k] == x->member_first + m ? schedule_scale_of(r, k) : 0;
             r->runners[x->member_first + m].left_s += micro_batches * seconds;
             r->limit_s = shares && r->scale ? INFINITY : r->limit_s;
             least = shares ? 0 : fmin(least, price->backward_s);
@@ -533,7 +533,7 @@ static uint32_t run_apart(struct list_scheduler *r, uint32_t left)
                 r->next[rank] = s->events[s->first[rank] + x->done];
                 if ((ready = ready_at(r, &r->next[rank])) < 0)
                     break;
-                begin(r, rank, later(ready, x->free_s));
+                schedule_begin(r, rank, later(ready, x->free_s));
             }
         }
     }
@@ -555,7 +555,7 @@ static int run_all(struct list_scheduler *r, struct err *err)
             if (r->runners[rank].count == 0)
                 continue;
             r->runners[rank].free_s = price_of(r, rank, stage)->ready_s;
-            look(r, rank, stage);
+            schedule_look(r, rank, stage);
         }
     }
     if (r->apart)
@@ -563,7 +563,7 @@ static int run_all(struct list_scheduler *r, struct err *err)
     double at = r->apart ? INFINITY : 0;
     for (uint32_t rank; left > 0 && at < INFINITY && !r->over; left -= at < INFINITY)
         if ((rank = best_rank(r, &at), at < INFINITY))
-            begin(r, rank, at);
+            schedule_begin(r, rank, at);
     if (left > 0 && !r->over)
         return err_set(err, ERR_NOFIT, "planner: %u micro-batches cannot go through %u ranks in this order",
                        s->micro_batches, s->ranks);
@@ -592,7 +592,7 @@ static int deal_all(struct list_scheduler *r, struct schedule *schedule, const s
 {
     schedule->micro_batches = micro_batches;
     run_init(r, schedule, problem, candidate, prices);
-    if (make_room(r, err) < 0)
+    if (schedule_make_room(r, err) < 0)
         return -1;
     deal(r);
     events_count(r);
@@ -626,7 +626,7 @@ int schedule_follow(struct schedule *schedule, const struct problem *problem,
     r.scale = scale;
     r.limit_s = limit_s;
     r.follow = true;
-    if (make_room(&r, err) < 0)
+    if (schedule_make_room(&r, err) < 0)
         return -1;
     events_count(&r);
     return run_all(&r, err);

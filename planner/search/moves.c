@@ -18,7 +18,7 @@ struct move_case {
     struct err *err;
 };
 
-static uint32_t stage_of(const struct candidate *c, uint32_t member)
+static uint32_t moves_stage_of(const struct candidate *c, uint32_t member)
 {
     uint32_t s = 0;
     while (member >= c->stages[s].member_first + c->stages[s].member_count)
@@ -40,7 +40,7 @@ static void firsts_fill(struct candidate *c)
 /* Removes a member, and its stage if it has no other member. */
 static struct member member_remove(struct candidate *c, uint32_t member)
 {
-    uint32_t s = stage_of(c, member);
+    uint32_t s = moves_stage_of(c, member);
     struct member out = c->members[member];
     memmove(&c->members[member], &c->members[member + 1],
             (c->member_count - member - 1) * sizeof(*c->members));
@@ -124,7 +124,8 @@ static int structure_end(const struct move_case *m)
 static int member_swap(const struct move_case *m)
 {
     struct member *a = &m->c->members[m->a], *b = &m->c->members[m->b];
-    if (m->a >= m->b || (stage_of(m->c, m->a) == stage_of(m->c, m->b) && m->kind->stages_most > 1))
+    if (m->a >= m->b ||
+        (moves_stage_of(m->c, m->a) == moves_stage_of(m->c, m->b) && m->kind->stages_most > 1))
         return MOVE_VOID;
     uint32_t device = a->device;
     a->device = b->device;
@@ -166,7 +167,7 @@ static int member_add(const struct move_case *m)
 static int member_regroup(const struct move_case *m)
 {
     struct candidate *c = m->c;
-    uint32_t from = stage_of(c, m->a), stages = c->stage_count;
+    uint32_t from = moves_stage_of(c, m->a), stages = c->stage_count;
     bool alone = c->stages[from].member_count == 1, own = m->b >= stages;
     uint32_t to = own ? m->b - stages : m->b;
     if ((!own && to == from) || (own && alone && (to == from || to == from + 1)))
@@ -263,7 +264,7 @@ static int window_change(const struct move_case *x)
     if (laps && c->member_count > candidate_groups(c))
         return MOVE_VOID;
     for (uint32_t m = 0; m < c->member_count; m++) {
-        uint32_t *w = &c->members[m].window, s = laps ? m : stage_of(c, m);
+        uint32_t *w = &c->members[m].window, s = laps ? m : moves_stage_of(c, m);
         if ((all ? s > last : s != last) || (x->b && *w < 2))
             continue;
         *w += x->b ? -1u : 1;
@@ -372,7 +373,8 @@ static int positions_swap(const struct move_case *m)
     uint32_t a = m->a, b = m->b;
     struct member first = c->members[a], second = c->members[b];
     bool server = m->kind->stage_kind == STAGE_SERVER;
-    if (a >= b || stage_of(c, a) != stage_of(c, b) || (server && (!first.count || !second.count)) ||
+    if (a >= b || moves_stage_of(c, a) != moves_stage_of(c, b) ||
+        (server && (!first.count || !second.count)) ||
         (m->kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
         /* Members with attention must come before the others, and a server's workers must have rows. */
         return MOVE_VOID;
@@ -406,7 +408,7 @@ static int share_tensor(const struct problem *p, struct candidate *c, uint32_t a
     struct plan_tensor *x = &c->members[a].tensor, *y = &c->members[b].tensor;
     uint32_t unit = p->column_unit ? p->column_unit : 1, units = (x->column_end - x->column_begin) / unit;
     bool forward = a < b, given = false;
-    if (stage_of(c, a) != stage_of(c, b) || (a + 1 != b && b + 1 != a))
+    if (moves_stage_of(c, a) != moves_stage_of(c, b) || (a + 1 != b && b + 1 != a))
         return MOVE_VOID;
     if (what == 0)
         given = range_give(&x->column_begin, &x->column_end, &y->column_begin, &y->column_end,

@@ -161,7 +161,7 @@ static int drafts_search(struct search *s, int k, uint64_t budget)
     return result;
 }
 
-static uint32_t steps_of(const struct problem *p, uint64_t cells)
+static uint32_t search_steps_of(const struct problem *p, uint64_t cells)
 {
     uint64_t steps = cells ? limits.steps_cells / cells : 1;
     return steps < 1 || cells > limits.long_cells ? 1
@@ -234,7 +234,7 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
     uint64_t cells = candidate_cells(p, from);
     l.simulate = true;
     l.found = NULL;
-    l.steps = steps_of(p, cells);
+    l.steps = search_steps_of(p, cells);
     if (cells > limits.long_cells)
         return 0;
     int result = candidate_copy(&now, from, s->err);

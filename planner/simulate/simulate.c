@@ -287,7 +287,7 @@ static void heap_up(struct sim *sim, uint32_t i, struct sim_item item)
     sim->heap[i] = item;
 }
 
-static void heap_push(struct sim *sim, double start, uint32_t meeting)
+static void simulate_heap_push(struct sim *sim, double start, uint32_t meeting)
 {
     heap_up(sim, sim->heap_count++, (struct sim_item){start, meeting});
 }
@@ -306,7 +306,7 @@ static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, ui
 
 /* Takes the earliest item. Times that differ only by rounding count as equal, and the lower number wins;
  * otherwise the order would change from micro-batch to micro-batch as the sums grow. */
-static struct sim_item heap_pop(struct sim *sim)
+static struct sim_item simulate_heap_pop(struct sim *sim)
 {
     uint32_t i = heap_lowest(sim, 0, sim->heap[0].start * (1 + SAME_TIME), 0);
     struct sim_item result = sim->heap[i], last = sim->heap[--sim->heap_count];
@@ -325,7 +325,7 @@ static struct sim_item heap_pop(struct sim *sim)
 }
 
 /* Ends instruction n at `end` and makes ready the instructions that waited only for it. */
-static inline void finish(struct sim_progress *run, uint32_t n, double end)
+static inline void simulate_finish(struct sim_progress *run, uint32_t n, double end)
 {
     struct sim *sim = run->sim;
     const uint32_t *dependents = sim->graph.dependents;
@@ -359,7 +359,7 @@ static inline void finish_receive(struct sim_progress *run, uint32_t n, double o
     }
 }
 
-static void transfer(struct sim_progress *run, uint32_t meeting, double start)
+static void simulate_transfer(struct sim_progress *run, uint32_t meeting, double start)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -367,12 +367,12 @@ static void transfer(struct sim_progress *run, uint32_t meeting, double start)
     double occupied = sim->end[send];
     sim->meeting_start[meeting] = start;
     if (occupied < 0) {
-        finish(run, send, start);
-        finish(run, recv, start);
+        simulate_finish(run, send, start);
+        simulate_finish(run, recv, start);
         return;
     }
     double latency = sim->pairs[sim->pair_of[meeting]].wire.latency_s;
-    finish(run, send, start + occupied);
+    simulate_finish(run, send, start + occupied);
     finish_receive(run, recv, start + occupied, start + occupied + latency);
 }
 
@@ -383,7 +383,7 @@ static void collective(struct sim_progress *run, uint32_t meeting, double start)
     double end = start + sim->end[g->members[g->member_first[meeting]]];
     sim->meeting_start[meeting] = start;
     for (uint32_t k = g->member_first[meeting]; k < g->member_first[meeting + 1]; k++)
-        finish(run, g->members[k], end);
+        simulate_finish(run, g->members[k], end);
 }
 
 /* Returns the first pair of ranks between which a meeting (a transfer or a collective) moves data, and writes
@@ -453,7 +453,7 @@ static void meet(struct sim_progress *run, uint32_t meeting, double start)
     if (meeting >= run->sim->transfer_count)
         collective(run, meeting, start);
     else
-        transfer(run, meeting, start);
+        simulate_transfer(run, meeting, start);
 }
 
 /* Starts the transfer or collective that could start first, or puts it back into the heap if one of its
@@ -461,11 +461,11 @@ static void meet(struct sim_progress *run, uint32_t meeting, double start)
 static void heap_next(struct sim_progress *run)
 {
     struct sim *sim = run->sim;
-    struct sim_item item = heap_pop(sim);
+    struct sim_item item = simulate_heap_pop(sim);
     uint32_t holder, n = sim->graph.members[sim->graph.member_first[item.meeting]];
     double start = shared_free(sim, item.meeting, sim->meeting_ready[item.meeting], &holder);
     if (start > item.start) {
-        heap_push(sim, start, item.meeting);
+        simulate_heap_push(sim, start, item.meeting);
         return;
     }
     sim->holder[item.meeting] = holder;
@@ -483,12 +483,12 @@ static void arrive(struct sim_progress *run, uint32_t meeting, double ready)
         return;
     uint32_t pair = sim->pair_of[meeting];
     if (pair != NONE && sim->resource_count > 0 && shares_anything(sim, meeting))
-        heap_push(sim, sim->meeting_ready[meeting], meeting);
+        simulate_heap_push(sim, sim->meeting_ready[meeting], meeting);
     else
         meet(run, meeting, sim->meeting_ready[meeting]);
 }
 
-static void reset(struct sim_progress *run)
+static void simulate_reset(struct sim_progress *run)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
@@ -526,13 +526,13 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
     struct sim_progress run = {.sim = sim, .costs = costs};
     wires_prepare(sim, costs);
     costs_ask(sim, costs, ranks);
-    reset(&run);
+    simulate_reset(&run);
     while (run.top > 0 || sim->heap_count > 0) {
         while (run.top > 0) {
             uint32_t n = sim->stack[--run.top];
             const struct sim_node *node = &sim->nodes[n];
             if (node->meeting == NONE)
-                finish(&run, n, node->ready + sim->end[n]);
+                simulate_finish(&run, n, node->ready + sim->end[n]);
             else
                 arrive(&run, node->meeting,
                        node->meeting < sim->transfer_count ? node->ready : node->ready + sim->lead[n]);

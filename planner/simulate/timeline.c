@@ -120,7 +120,7 @@ struct path_walk {
     double now; /* the critical path is known from this time to the step's end */
 };
 
-static int part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
+static int timeline_part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
 {
     struct sim_path *path = w->path;
     if (begin >= w->now)
@@ -147,19 +147,20 @@ static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
     const struct instr *x = graph_instr(g, n);
     bool group = x->queue == QUEUE_GROUP;
     int32_t peer = group ? -1 : graph_instr(g, number)->peer;
-    if (part_add(w, group ? PATH_COLLECTIVE : PATH_TRANSFER, number, peer, sim->meeting_start[meeting]) < 0)
+    if (timeline_part_add(w, group ? PATH_COLLECTIVE : PATH_TRANSFER, number, peer,
+                          sim->meeting_start[meeting]) < 0)
         return -1;
     uint32_t holder = sim->holder[meeting];
     if (holder != NONE && sim->meeting_start[meeting] > sim->meeting_ready[meeting]) {
         /* Another transfer or collective occupied the wire or network card, so the path goes on with what the
          * other one waited for. */
         *next = g->members[g->member_first[holder]];
-        return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
+        return timeline_part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
     }
     uint32_t last = last_member(sim, meeting);
     *next = sim_blocker(sim, last);
     /* The collective's messages take the time from the moment at which its last member was ready. */
-    return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready);
+    return timeline_part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready);
 }
 
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
@@ -175,7 +176,7 @@ int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
     w.now = n == NONE ? 0 : sim->end[n];
     while (n != NONE && w.now > 0 && result == 0 && steps++ <= 2 * g->total) {
         if (g->meeting[n] == NONE) {
-            result = part_add(&w, PATH_COMPUTE, n, -1, sim->nodes[n].ready);
+            result = timeline_part_add(&w, PATH_COMPUTE, n, -1, sim->nodes[n].ready);
             n = sim_blocker(sim, n);
         } else {
             result = meeting_walk(&w, n, &n);
@@ -224,7 +225,8 @@ struct memory_walk {
     uint32_t count;
 };
 
-static void slot_take(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s, double bytes)
+static void timeline_slot_take(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s,
+                               double bytes)
 {
     if (slot < 0 || w->rank->slots[slot].lifetime == SLOT_FOR_RUN)
         return;
@@ -236,7 +238,7 @@ static void slot_take(struct memory_walk *w, const struct instr *x, int32_t slot
     w->count++;
 }
 
-static void slot_free(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s)
+static void timeline_slot_free(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s)
 {
     if (slot < 0 || w->rank->slots[slot].lifetime == SLOT_FOR_RUN)
         return;
@@ -269,16 +271,17 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
         const struct instr *x = graph_instr_of(g, rank, n);
         double from = sim->nodes[n].ready, to = sim->end[n];
         if (x->slot_out >= 0)
-            slot_take(&w, x, x->slot_out, from, bytes(context, rank, (uint32_t)x->slot_out, x->micro_batch));
+            timeline_slot_take(&w, x, x->slot_out, from,
+                               bytes(context, rank, (uint32_t)x->slot_out, x->micro_batch));
         if (x->slot_save >= 0 && !(x->flags & FLAG_FREES_SAVE))
-            slot_take(&w, x, x->slot_save, from,
-                      bytes(context, rank, (uint32_t)x->slot_save, x->micro_batch));
+            timeline_slot_take(&w, x, x->slot_save, from,
+                               bytes(context, rank, (uint32_t)x->slot_save, x->micro_batch));
         if ((x->flags & FLAG_FREES_IN) || x->op == INSTR_RELEASE)
-            slot_free(&w, x, x->slot_in, to);
+            timeline_slot_free(&w, x, x->slot_in, to);
         if (x->flags & FLAG_FREES_OUT)
-            slot_free(&w, x, x->slot_out, to);
+            timeline_slot_free(&w, x, x->slot_out, to);
         if (x->flags & FLAG_FREES_SAVE)
-            slot_free(&w, x, x->slot_save, to);
+            timeline_slot_free(&w, x, x->slot_save, to);
     }
     if (!failed)
         qsort(w.changes, w.count, sizeof(*w.changes), change_compare);

@@ -38,7 +38,7 @@ struct expert_check {
     struct err *err;
 };
 
-static int part_of(const struct instr *x)
+static int expert_part_of(const struct instr *x)
 {
     for (int p = 0; p < PARTS; p++)
         if (x->op == op_of[p])
@@ -56,7 +56,7 @@ bool check_has_experts(const struct plan *plan)
         for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
             const struct program *program = &plan->ranks[r].programs[kind];
             for (uint32_t i = 0; i < program->instr_count; i++)
-                if (part_of(&program->instrs[i]) >= 0)
+                if (expert_part_of(&program->instrs[i]) >= 0)
                     return true;
         }
     }
@@ -65,7 +65,7 @@ bool check_has_experts(const struct plan *plan)
 
 /* --- assignment of experts --- */
 
-static int ranges_read(struct expert_check *s)
+static int expert_ranges_read(struct expert_check *s)
 {
     const struct plan *plan = s->plan;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -129,7 +129,7 @@ static void state_fini(struct expert_check *s)
     free(s->takes);
 }
 
-static int state_init(struct expert_check *s)
+static int expert_state_init(struct expert_check *s)
 {
     const struct plan *plan = s->plan;
     size_t blocks = (size_t)plan->block_count + 1, ranks = (size_t)plan->rank_count + 1;
@@ -138,7 +138,7 @@ static int state_init(struct expert_check *s)
     if (!s->layer || !s->block)
         return err_set(s->err, ERR_NOMEM, "plan: out of memory while checking experts");
     memset(s->layer, 0xff, blocks * sizeof(*s->layer));
-    if (ranges_read(s) < 0)
+    if (expert_ranges_read(s) < 0)
         return -1;
     bool one = s->kind == PROGRAM_PREFILL || s->kind == PROGRAM_GENERATE;
     s->micro_batches = one ? 1 : plan->micro_batch_count;
@@ -165,7 +165,7 @@ static uint32_t *cell(const struct expert_check *s, uint32_t layer, uint32_t mic
     return &s->cells[(((size_t)layer * s->micro_batches + micro) * PARTS + (size_t)part) * 2 + back];
 }
 
-static int refuse(const struct expert_check *s, uint32_t rank, uint32_t instr, const char *what)
+static int expert_refuse(const struct expert_check *s, uint32_t rank, uint32_t instr, const char *what)
 {
     char where[200];
     return err_set(s->err, ERR_INVALID, "%s %s", plan_where(s->plan, rank, s->kind, instr, where), what);
@@ -178,17 +178,17 @@ static int cells_read(struct expert_check *s, uint32_t rank)
     memset(s->cells, 0, (size_t)s->layer_count * s->micro_batches * PARTS * 2 * sizeof(*s->cells));
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        int part = part_of(x);
+        int part = expert_part_of(x);
         if (part < 0)
             continue;
         bool back = x->flags & FLAG_BACKWARD;
         if (x->block_end != x->block_begin + 1 || s->layer[x->block_begin] < 0 || x->micro_batch < 0 ||
             (uint32_t)x->micro_batch >= s->micro_batches)
-            return refuse(s, rank, i, "is not of one micro-batch and one layer with experts");
+            return expert_refuse(s, rank, i, "is not of one micro-batch and one layer with experts");
         if (back && s->kind != PROGRAM_TRAIN)
-            return refuse(s, rank, i, "goes backward in a program that has no backward");
+            return expert_refuse(s, rank, i, "goes backward in a program that has no backward");
         if (part == AT && s->plan->ranks[rank].rows == 0 && s->plan->ranks[rank].block_begin > 0)
-            return refuse(s, rank, i, "is on a rank that holds experts alone");
+            return expert_refuse(s, rank, i, "is on a rank that holds experts alone");
         uint32_t *at = cell(s, (uint32_t)s->layer[x->block_begin], (uint32_t)x->micro_batch, part, back);
         if (*at)
             return err_set(s->err, ERR_INVALID, "%s repeats what %s does",
@@ -229,7 +229,8 @@ static int parts_there(const struct expert_check *s, uint32_t rank, uint32_t lay
 
 enum slot_field { IN, OUT, SAVE };
 
-static int32_t slot_at(const struct expert_check *s, uint32_t rank, uint32_t instr, enum slot_field field)
+static int32_t expert_slot_at(const struct expert_check *s, uint32_t rank, uint32_t instr,
+                              enum slot_field field)
 {
     const struct instr *x = &s->plan->ranks[rank].programs[s->kind].instrs[instr];
     return field == IN ? x->slot_in : field == OUT ? x->slot_out : x->slot_save;
@@ -256,14 +257,15 @@ static const struct link experts_forward[] = {{DI, false, OUT, EX, false, IN},
 static const struct link experts_backward[] = {
     {CO, true, OUT, EX, true, IN}, {EX, true, OUT, DI, true, IN}, {EX, false, SAVE, EX, true, SAVE}};
 
-static int links_hold(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro,
-                      const struct link *links, size_t count)
+static int expert_links_hold(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro,
+                             const struct link *links, size_t count)
 {
     char one[200], two[200];
     for (size_t i = 0; i < count; i++) {
         uint32_t a = *cell(s, layer, micro, links[i].from, links[i].from_back) - 1;
         uint32_t b = *cell(s, layer, micro, links[i].to, links[i].to_back) - 1;
-        int32_t left = slot_at(s, rank, a, links[i].left), taken = slot_at(s, rank, b, links[i].taken);
+        int32_t left = expert_slot_at(s, rank, a, links[i].left),
+                taken = expert_slot_at(s, rank, b, links[i].taken);
         if (left < 0 || left != taken)
             return err_set(s->err, ERR_INVALID, "%s does not take up, in slot %d, what %s leaves in slot %d",
                            plan_where(s->plan, rank, s->kind, b, one), taken,
@@ -297,26 +299,28 @@ static int cell_check(const struct expert_check *s, uint32_t rank, uint32_t laye
     bool train = s->kind == PROGRAM_TRAIN, holds = s->holds[(size_t)rank * s->layer_count + layer];
     bool attends =
         s->attends[rank] && (*cell(s, layer, micro, AT, false) || *cell(s, layer, micro, RO, false));
-    if (attends && (parts_there(s, rank, layer, micro, false, attention, 4) < 0 ||
-                    links_hold(s, rank, layer, micro, attention_forward, COUNT(attention_forward)) < 0))
+    if (attends &&
+        (parts_there(s, rank, layer, micro, false, attention, 4) < 0 ||
+         expert_links_hold(s, rank, layer, micro, attention_forward, COUNT(attention_forward)) < 0))
         return -1;
     if (attends && train &&
         (parts_there(s, rank, layer, micro, true, attention, 4) < 0 ||
-         links_hold(s, rank, layer, micro, attention_backward, COUNT(attention_backward)) < 0))
+         expert_links_hold(s, rank, layer, micro, attention_backward, COUNT(attention_backward)) < 0))
         return -1;
     if (attends && rows_agree(s, rank, layer, micro) < 0)
         return -1;
     uint32_t routes = *cell(s, layer, micro, RO, true);
     if (attends && train &&
         !(s->plan->ranks[rank].programs[s->kind].instrs[routes - 1].flags & FLAG_ACCUMULATE))
-        return refuse(s, rank, routes - 1, "replaces the gradient that passes by it instead of adding to it");
+        return expert_refuse(s, rank, routes - 1,
+                             "replaces the gradient that passes by it instead of adding to it");
     holds |= *cell(s, layer, micro, EX, false) || *cell(s, layer, micro, EX, true);
     if (holds && (parts_there(s, rank, layer, micro, false, experts, 3) < 0 ||
-                  links_hold(s, rank, layer, micro, experts_forward, COUNT(experts_forward)) < 0))
+                  expert_links_hold(s, rank, layer, micro, experts_forward, COUNT(experts_forward)) < 0))
         return -1;
     if (holds && train &&
         (parts_there(s, rank, layer, micro, true, experts, 3) < 0 ||
-         links_hold(s, rank, layer, micro, experts_backward, COUNT(experts_backward)) < 0))
+         expert_links_hold(s, rank, layer, micro, experts_backward, COUNT(experts_backward)) < 0))
         return -1;
     return 0;
 }
@@ -331,7 +335,7 @@ static int groups_reach(const struct expert_check *s, uint32_t rank)
     char where[200];
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        int part = part_of(x);
+        int part = expert_part_of(x);
         if ((part != DI && part != CO) || s->plan->groups[x->group].ranks[0] != rank ||
             (x->group == group && x->block_begin == block))
             continue;
@@ -356,16 +360,16 @@ static int room_read(struct expert_check *s, uint32_t rank)
     const struct program *program = &r->programs[s->kind];
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        if (part_of(x) != DI || (x->flags & FLAG_BACKWARD))
+        if (expert_part_of(x) != DI || (x->flags & FLAG_BACKWARD))
             continue;
         if (x->slot_in < 0 && x->slot_out < 0)
-            return refuse(s, rank, i, "moves nothing");
+            return expert_refuse(s, rank, i, "moves nothing");
         for (int side = 0; side < 2; side++) {
             int32_t slot = side ? x->slot_out : x->slot_in;
             if (slot < 0)
                 continue;
             if (r->slots[slot].kind != SLOT_ROUTED)
-                return refuse(s, rank, i, "is not between slots for routed tokens");
+                return expert_refuse(s, rank, i, "is not between slots for routed tokens");
             uint64_t bound = r->slots[slot].bytes_bound;
             uint64_t *most = &s->sends[rank], *least = &s->takes[rank];
             if (side == 0 && bound > *most)
@@ -388,7 +392,7 @@ static int room_check(const struct expert_check *s)
         if (s->takes[r] == 0 || s->takes[r] >= sent)
             continue;
         while (i + 1 < program->instr_count &&
-               !(part_of(&program->instrs[i]) == DI && program->instrs[i].slot_out >= 0))
+               !(expert_part_of(&program->instrs[i]) == DI && program->instrs[i].slot_out >= 0))
             i++;
         char where[200];
         return err_set(s->err, ERR_INVALID,
@@ -407,7 +411,7 @@ int check_experts(const struct plan *plan, int kind, struct err *err)
         total += plan->ranks[r].programs[kind].instr_count;
     if (kind == PROGRAM_SAVE || total == 0 || !check_has_experts(plan))
         return 0;
-    int result = state_init(&s);
+    int result = expert_state_init(&s);
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         const struct program *program = &plan->ranks[r].programs[kind];
         for (uint32_t i = 0; i < program->instr_count && !s.attends[r]; i++)

@@ -46,8 +46,8 @@ static const char *noun(const struct held_state *s, int32_t slot)
 
 /* Writes a refusal: "rank 1 train instruction 5 (…): the weights of block 3 are used before they are gathered
  * [by …]". */
-static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t block, const char *what,
-                  int64_t other)
+static int held_refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t block, const char *what,
+                       int64_t other)
 {
     char where[200], there[200] = "";
     plan_where(s->plan, s->number, s->kind, instr, where);
@@ -57,47 +57,48 @@ static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t bl
                    other >= 0 ? " " : "", there);
 }
 
-static struct held_instance *instance_of(struct held_state *s, int32_t slot, int32_t block)
+static struct held_instance *held_instance_of(struct held_state *s, int32_t slot, int32_t block)
 {
     return &s->held[slot][slot_instance(&s->rank->slots[slot], 0, block)];
 }
 
 static int held_write(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held_instance *it = instance_of(s, slot, begin);
+    struct held_instance *it = held_instance_of(s, slot, begin);
     if (it->written && !it->freed)
-        return refuse(s, i, slot, it->begin, "would be overwritten before they are freed; written by",
-                      it->writer);
+        return held_refuse(s, i, slot, it->begin, "would be overwritten before they are freed; written by",
+                           it->writer);
     if (it->freed && !check_order_before(s->order, it->freer, i))
-        return refuse(s, i, slot, it->begin, "may still be there; they are freed by", it->freer);
+        return held_refuse(s, i, slot, it->begin, "may still be there; they are freed by", it->freer);
     *it = (struct held_instance){.written = true, .writer = i, .begin = begin, .end = end};
     return 0;
 }
 
 static int held_add(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held_instance *it = instance_of(s, slot, begin);
+    struct held_instance *it = held_instance_of(s, slot, begin);
     if (!it->written || it->freed || it->begin != begin || it->end != end)
         return held_write(s, i, slot, begin, end);
     if (it->reader_count)
-        return refuse(s, i, slot, begin, "are added to although they were sent by", it->readers[0]);
+        return held_refuse(s, i, slot, begin, "are added to although they were sent by", it->readers[0]);
     if (!check_order_before(s->order, it->writer, i))
-        return refuse(s, i, slot, begin, "may be added to at the same time by", it->writer);
+        return held_refuse(s, i, slot, begin, "may be added to at the same time by", it->writer);
     it->writer = i;
     return 0;
 }
 
 static int held_read(struct held_state *s, uint32_t i, int32_t slot, int32_t begin, int32_t end)
 {
-    struct held_instance *it = instance_of(s, slot, begin);
+    struct held_instance *it = held_instance_of(s, slot, begin);
     if (it->freed && it->begin <= begin && end <= it->end)
-        return refuse(s, i, slot, begin, "are used after they were freed by", it->freer);
+        return held_refuse(s, i, slot, begin, "are used after they were freed by", it->freer);
     if (!it->written || it->freed)
-        return refuse(s, i, slot, begin, "are used before they are there", -1);
+        return held_refuse(s, i, slot, begin, "are used before they are there", -1);
     if (it->begin > begin || it->end < end)
-        return refuse(s, i, slot, begin, "are used while their place holds others, put there by", it->writer);
+        return held_refuse(s, i, slot, begin, "are used while their place holds others, put there by",
+                           it->writer);
     if (!check_order_before(s->order, it->writer, i))
-        return refuse(s, i, slot, begin, "may be used before they come with", it->writer);
+        return held_refuse(s, i, slot, begin, "may be used before they come with", it->writer);
     for (uint32_t k = 0; k < it->reader_count; k++) {
         if (s->order->queue[it->readers[k]] == s->order->queue[i]) {
             it->readers[k] = i;
@@ -105,27 +106,27 @@ static int held_read(struct held_state *s, uint32_t i, int32_t slot, int32_t beg
         }
     }
     if (it->reader_count == READERS_MAX)
-        return refuse(s, i, slot, begin, "are used on too many queues at once, among them by",
-                      it->readers[0]);
+        return held_refuse(s, i, slot, begin, "are used on too many queues at once, among them by",
+                           it->readers[0]);
     it->readers[it->reader_count++] = i;
     return 0;
 }
 
 static int held_free(struct held_state *s, uint32_t i, int32_t slot, int32_t begin)
 {
-    struct held_instance *it = instance_of(s, slot, begin);
+    struct held_instance *it = held_instance_of(s, slot, begin);
     if (it->freed)
-        return refuse(s, i, slot, begin, "are freed twice, before by", it->freer);
+        return held_refuse(s, i, slot, begin, "are freed twice, before by", it->freer);
     if (!it->written)
-        return refuse(s, i, slot, begin, "are freed but were never there", -1);
+        return held_refuse(s, i, slot, begin, "are freed but were never there", -1);
     if (it->begin != begin)
-        return refuse(s, i, slot, begin, "are freed while their place holds others, put there by",
-                      it->writer);
+        return held_refuse(s, i, slot, begin, "are freed while their place holds others, put there by",
+                           it->writer);
     if (it->writer != i && !check_order_before(s->order, it->writer, i))
-        return refuse(s, i, slot, begin, "are freed while they may be written by", it->writer);
+        return held_refuse(s, i, slot, begin, "are freed while they may be written by", it->writer);
     for (uint32_t k = 0; k < it->reader_count; k++)
         if (it->readers[k] != i && !check_order_before(s->order, it->readers[k], i))
-            return refuse(s, i, slot, begin, "are freed while they may be in use by", it->readers[k]);
+            return held_refuse(s, i, slot, begin, "are freed while they may be in use by", it->readers[k]);
     it->freed = true;
     it->freer = i;
     return 0;
@@ -188,7 +189,7 @@ static int instr_held(struct held_state *s, uint32_t i)
     return computes(s, i, x);
 }
 
-static int nothing_left(struct held_state *s)
+static int held_nothing_left(struct held_state *s)
 {
     for (uint32_t k = 0; k < s->rank->slot_count; k++) {
         uint64_t ring =
@@ -196,13 +197,13 @@ static int nothing_left(struct held_state *s)
         for (uint64_t n = 0; n < ring; n++) {
             const struct held_instance *it = &s->held[k][n];
             if (it->written && !it->freed)
-                return refuse(s, it->writer, (int32_t)k, it->begin, "are never freed", -1);
+                return held_refuse(s, it->writer, (int32_t)k, it->begin, "are never freed", -1);
         }
     }
     return 0;
 }
 
-static int state_init(struct held_state *s)
+static int held_state_init(struct held_state *s)
 {
     size_t blocks = (size_t)s->plan->block_count + 1;
     uint64_t total = 0;
@@ -244,11 +245,11 @@ int check_held(const struct plan *plan, uint32_t rank, int kind, const struct ch
         any = any || check_slot_held(&s.rank->slots[k]);
     if (!any)
         return 0;
-    int result = state_init(&s);
+    int result = held_state_init(&s);
     for (uint32_t i = 0; i < order->count && result == 0; i++)
         result = instr_held(&s, i);
     if (result == 0)
-        result = nothing_left(&s);
+        result = held_nothing_left(&s);
     for (uint32_t k = 0; s.held && k < s.rank->slot_count; k++)
         free(s.held[k]);
     free(s.held);

@@ -103,7 +103,7 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
         tally_at(s, rank, 0)->trains = true;
 }
 
-static int state_init(struct reduce_state *s)
+static int reduce_state_init(struct reduce_state *s)
 {
     const struct plan *plan = s->plan;
     size_t total = 0;
@@ -130,10 +130,10 @@ static int state_init(struct reduce_state *s)
     return 0;
 }
 
-static int refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, const char *format, ...)
+static int reduce_refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-static int refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, const char *format, ...)
+static int reduce_refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, const char *format, ...)
 {
     char where[200], text[240];
     va_list list;
@@ -163,22 +163,22 @@ static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block
     const struct instr *x = &s->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
     uint32_t owner = (uint32_t)x->peer, pushes = 0;
     if (!s->steps[owner])
-        return refuse(s, rank, t->reducer, "gradients of block %d go to rank %u, which never steps", block,
-                      owner);
+        return reduce_refuse(s, rank, t->reducer, "gradients of block %d go to rank %u, which never steps",
+                             block, owner);
     for (uint32_t r = 0; r < s->plan->rank_count; r++) {
         const struct gradient_tally *o = tally_at(s, r, block);
         if (!o || !o->reduced)
             continue;
         const struct instr *y = &s->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[o->reducer];
         if (y->op != INSTR_PUSH || (uint32_t)y->peer != owner)
-            return refuse(s, rank, t->reducer,
-                          "gradients of block %d do not all go where those of rank %u do", block, r);
+            return reduce_refuse(s, rank, t->reducer,
+                                 "gradients of block %d do not all go where those of rank %u do", block, r);
         pushes++;
     }
     const struct gradient_tally *own = tally_at(s, owner, block);
     if (!own || own->pulled != pushes)
-        return refuse(s, rank, t->reducer, "gradients of block %d are not added once each by rank %u", block,
-                      owner);
+        return reduce_refuse(s, rank, t->reducer, "gradients of block %d are not added once each by rank %u",
+                             block, owner);
     return 0;
 }
 
@@ -211,20 +211,22 @@ static int check_group(struct reduce_state *s, uint32_t rank, int32_t block)
     position_fill(s, x->group);
     for (uint32_t other = 0; other < plan->rank_count; other++)
         if (s->position[other] < 0 && trains_at(s, other, block))
-            return refuse(s, rank, t->reducer,
-                          "rank %u also has gradients of block %d and is not in the group", other, block);
+            return reduce_refuse(s, rank, t->reducer,
+                                 "rank %u also has gradients of block %d and is not in the group", other,
+                                 block);
     if (x->op != INSTR_REDUCE_SCATTER)
         return 0;
     double share = group->shares ? group->shares[s->position[rank]] : 1.0 / group->rank_count;
     if (share < 1 && t->trains && !t->gathers)
-        return refuse(s, rank, t->reducer,
-                      "only a shard of block %d stays here, and its weights are never gathered", block);
+        return reduce_refuse(s, rank, t->reducer,
+                             "only a shard of block %d stays here, and its weights are never gathered",
+                             block);
     if (t->gathers && t->gather_group != x->group)
-        return refuse(s, rank, t->reducer, "block %d is gathered over another group than it is reduced over",
-                      block);
+        return reduce_refuse(s, rank, t->reducer,
+                             "block %d is gathered over another group than it is reduced over", block);
     if (share > 0 && !s->steps[rank])
-        return refuse(s, rank, t->reducer, "it leaves a shard of block %d here that is never stepped with",
-                      block);
+        return reduce_refuse(s, rank, t->reducer,
+                             "it leaves a shard of block %d here that is never stepped with", block);
     return 0;
 }
 
@@ -239,10 +241,11 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     int op = t->reduced ? r->programs[PROGRAM_TRAIN].instrs[t->reducer].op : INSTR_COUNT;
     bool leaves = op == INSTR_PUSH || op == INSTR_REDUCE_SCATTER;
     if (t->reduced > 1)
-        return refuse(s, rank, t->reducer, "the gradients of block %d are reduced more than once", block);
+        return reduce_refuse(s, rank, t->reducer, "the gradients of block %d are reduced more than once",
+                             block);
     if (t->reduced == 1 && holders == 1 && !tied && !leaves)
-        return refuse(s, rank, t->reducer,
-                      "the gradients of block %d are reduced although only this rank has them", block);
+        return reduce_refuse(s, rank, t->reducer,
+                             "the gradients of block %d are reduced although only this rank has them", block);
     if (t->reduced == 0 && holders > 1 && !edge && t->pulled == 0)
         return err_set(s->err, ERR_INVALID,
                        "%s: the gradients of block %d, which %u ranks take, are never reduced before it",
@@ -350,7 +353,7 @@ int check_reductions(const struct plan *plan, struct err *err)
     if (result == 0 && !holders)
         result = err_set(err, ERR_NOMEM, "plan: out of memory while checking reductions");
     if (result == 0)
-        result = state_init(&s);
+        result = reduce_state_init(&s);
     for (int32_t block = 0; block < plan->block_count && result == 0; block++) {
         for (uint32_t r = 0; r < plan->rank_count; r++)
             holders[block] += trains_at(&s, r, block);

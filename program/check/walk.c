@@ -37,8 +37,8 @@ static int walk_stuck(const struct plan_graph *w, const uint32_t *waits, const b
     return err_set(err, ERR_INVALID, "nothing can start any more in %s", program_kind_name(w->kind));
 }
 
-static int walk_run(const struct plan_graph *w, uint32_t *waits, uint32_t *missing, uint32_t *stack,
-                    bool *done, struct err *err)
+static int check_walk_run(const struct plan_graph *w, uint32_t *waits, uint32_t *missing, uint32_t *stack,
+                          bool *done, struct err *err)
 {
     uint32_t top = 0, finished = 0;
     for (uint32_t n = 0; n < w->total; n++)
@@ -78,7 +78,7 @@ int check_walk(const struct plan *plan, int kind, struct err *err)
         memcpy(waits, graph.waits, graph.total * sizeof(*waits));
         for (uint32_t m = 0; m < graph.meeting_count; m++)
             missing[m] = graph.member_first[m + 1] - graph.member_first[m];
-        result = walk_run(&graph, waits, missing, stack, done, err);
+        result = check_walk_run(&graph, waits, missing, stack, done, err);
     }
     free(waits);
     free(missing);

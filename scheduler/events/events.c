@@ -44,7 +44,7 @@ static struct node_move *node_move_of(struct event_batch *batch, struct store_sc
 /* ---- events of a node ---- */
 
 /* Checks a name that a node gives: others see it in terminals, logs and metrics. NULL is none. */
-static int check_name(const char *what, const char *name, struct err *err)
+static int events_check_name(const char *what, const char *name, struct err *err)
 {
     for (const char *at = name; at && *at; at++)
         if (*at <= ' ' || *at > '~' || *at == '"' || *at == '\\')
@@ -54,7 +54,7 @@ static int check_name(const char *what, const char *name, struct err *err)
 }
 
 /* Returns a row of `devices`, or NULL with the error. A node may name only devices of its own. */
-static json_t *device_row(const char *node, const json_t *device, struct err *err)
+static json_t *events_device_row(const char *node, const json_t *device, struct err *err)
 {
     struct json_reader reader;
     const char *name = NULL, *kind = "cpu";
@@ -66,8 +66,8 @@ static json_t *device_row(const char *node, const json_t *device, struct err *er
     jr_str(&reader, "name", JR_REQUIRED, 1, 200, &name);
     jr_str(&reader, "kind", JR_OPTIONAL, 1, 40, &kind);
     jr_i64(&reader, "memory_limit_bytes", JR_REQUIRED, 1, INT64_MAX, &memory);
-    if (jr_finish_loose(&reader) < 0 || check_name("a device's name", name, err) < 0 ||
-        check_name("a device's kind", kind, err) < 0)
+    if (jr_finish_loose(&reader) < 0 || events_check_name("a device's name", name, err) < 0 ||
+        events_check_name("a device's kind", kind, err) < 0)
         return NULL;
     if (strncmp(name, node, size) != 0 || name[size] != '/') {
         err_set(err, ERR_DENIED, "device \"%.100s\" is not one of node %s", name, node);
@@ -198,12 +198,12 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_array(&reader, "faults", JR_OPTIONAL, 0, FAULTS_MAX, &faults);
     check_disk(&reader);
     if (jr_finish_loose(&reader) < 0 || check_faults(faults, err) < 0 || check_lacking(lacking, err) < 0 ||
-        check_name("boot", boot, err) < 0 || check_name("address", address, err) < 0 ||
+        events_check_name("boot", boot, err) < 0 || events_check_name("address", address, err) < 0 ||
         (before && on_before(batch, node->name, before, err) < 0))
         return -1;
     json_t *rows = json_array();
     json_array_foreach (devices, i, device) {
-        json_t *row = device_row(node->name, device, err);
+        json_t *row = events_device_row(node->name, device, err);
         if (!row || event_append(rows, row, err) < 0) {
             json_decref(rows);
             return -1;

@@ -82,8 +82,8 @@ static bool rises(const struct store_sched_device *was, const struct store_sched
 
 /* Writes the log line about a change of kind `which` (0 throttling, 1 memory, 2 ECC errors, 3 Xid), or ""
  * when there is none. */
-static void line_of(const struct store_sched_device *was, const struct store_sched_device *is, int which,
-                    char out[400])
+static void events_health_line_of(const struct store_sched_device *was, const struct store_sched_device *is,
+                                  int which, char out[400])
 {
     char reasons[80], others[32], usable[32], limit[32];
     const json_t *xid = json_object_get(is->health, "xid");
@@ -156,7 +156,7 @@ static int device_take(struct event_batch *batch, const struct store_sched_devic
     store_sched_health(&was, before);
     store_sched_health(&is, health);
     for (int which = 0; which < 4 && result == 0; which++) {
-        line_of(&was, &is, which, line);
+        events_health_line_of(&was, &is, which, line);
         result = line[0] != '\0' ? tell_jobs(batch, known->name, line, err) : 0;
     }
     batch->health_counts = batch->health_counts || is.heat != was.heat || is.usable_bytes != was.usable_bytes;

@@ -79,7 +79,7 @@ static int move_state(struct run_event_context *c, enum assignment_event event, 
     return 0;
 }
 
-static int on_ready(struct run_event_context *c, struct err *err)
+static int events_run_on_ready(struct run_event_context *c, struct err *err)
 {
     const char *address = json_string_value(json_object_get(c->event, "address"));
     if (!address || *address == '\0')
@@ -158,7 +158,7 @@ static int note_progress(struct run_event_context *c, int64_t done, double loss,
                         err);
 }
 
-static int on_step(struct run_event_context *c, struct err *err)
+static int events_run_on_step(struct run_event_context *c, struct err *err)
 {
     int64_t step = 0;
     json_t *loss = json_object_get(c->event, "loss");
@@ -180,7 +180,7 @@ static int on_sample(struct run_event_context *c, struct err *err)
 /* Averages a rank's seconds of computing in a step. A new step has the weight 1/n, where n is the number of
  * steps so far, but at most SMOOTHED_STEPS or the number of steps in SMOOTHED_S seconds, whichever is more.
  * The first step of an attempt also fills caches, so the second one replaces it. */
-static int on_ranks(struct run_event_context *c, struct err *err)
+static int events_run_on_ranks(struct run_event_context *c, struct err *err)
 {
     const double seconds = json_number_value(json_object_get(c->event, "compute_s"));
     struct rank_move *move = c->move;
@@ -367,10 +367,20 @@ struct run_event_kind {
 };
 
 static const struct run_event_kind run_kinds[] = {
-    {"worker_ready", on_ready},    {"started", on_started}, {"step", on_step},   {"eval", on_eval},
-    {"sample", on_sample},         {"log", on_log},         {"ranks", on_ranks}, {"trace", on_trace},
-    {"checkpoint", on_checkpoint}, {"memory", on_memory},   {"done", on_done},   {"stopped", on_stopped},
-    {"failed", on_failed},         {"waiting", on_waiting},
+    {"worker_ready", events_run_on_ready},
+    {"started", on_started},
+    {"step", events_run_on_step},
+    {"eval", on_eval},
+    {"sample", on_sample},
+    {"log", on_log},
+    {"ranks", events_run_on_ranks},
+    {"trace", on_trace},
+    {"checkpoint", on_checkpoint},
+    {"memory", on_memory},
+    {"done", on_done},
+    {"stopped", on_stopped},
+    {"failed", on_failed},
+    {"waiting", on_waiting},
 };
 
 static const struct run_event_kind *run_kind(const char *type)

@@ -103,7 +103,7 @@ static int links_start(void *at, struct err *err)
     return (*links = json_array()) ? 0 : err_set(err, ERR_NOMEM, "no memory for the configuration");
 }
 
-static int links_read(struct json_reader *top, const struct doc_field *field, void *at)
+static int config_links_read(struct json_reader *top, const struct doc_field *field, void *at)
 {
     json_t **links = at;
     const json_t *list = NULL;
@@ -133,7 +133,8 @@ static void links_fini(void *at)
     json_decref(*(json_t **)at);
 }
 
-static const struct doc_form links_form = {.start = links_start, .read = links_read, .fini = links_fini};
+static const struct doc_form links_form = {
+    .start = links_start, .read = config_links_read, .fini = links_fini};
 
 static const struct doc_field tls_fields[] = {
     TEXT("ca", redis_ca, JR_REQUIRED, "the CA's certificate"),

@@ -73,7 +73,7 @@ static void publish(struct dispatch *dispatch, struct kept_message *message, uin
         message->pause_ns = message->pause_ns * 2 < PAUSE_NS_MAX ? message->pause_ns * 2 : PAUSE_NS_MAX;
 }
 
-static void arm(struct dispatch *dispatch)
+static void dispatch_arm(struct dispatch *dispatch)
 {
     const struct timeval pause = {.tv_usec = SCAN_MS * 1000};
     if (dispatch->count > 0 && !evtimer_pending(dispatch->timer, NULL))
@@ -89,7 +89,7 @@ static void scan(evutil_socket_t fd, short what, void *arg)
     for (size_t i = 0; i < dispatch->count && redis_is_connected(dispatch->redis); i++)
         if (dispatch->kept[i].due_ns <= now_ns)
             publish(dispatch, &dispatch->kept[i], now_ns);
-    arm(dispatch);
+    dispatch_arm(dispatch);
 }
 
 struct dispatch *dispatch_create(struct event_base *base, struct redis *redis,
@@ -127,8 +127,8 @@ void dispatch_live(struct dispatch *dispatch, const char *incarnation)
     snprintf(dispatch->incarnation, sizeof(dispatch->incarnation), "%s", incarnation);
 }
 
-static int encode(const struct dispatch *dispatch, const json_t *message, uint8_t **bytes, size_t *size,
-                  struct err *err)
+static int dispatch_encode(const struct dispatch *dispatch, const json_t *message, uint8_t **bytes,
+                           size_t *size, struct err *err)
 {
     struct buf out;
     json_t *whole = json_copy((json_t *)(uintptr_t)message);
@@ -199,17 +199,17 @@ int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64
     snprintf(kept->node, sizeof(kept->node), "%s", node);
     int rc = add_slice(dispatch, run, message, err);
     if (rc == 0)
-        rc = encode(dispatch, message, &kept->bytes, &kept->size, err);
+        rc = dispatch_encode(dispatch, message, &kept->bytes, &kept->size, err);
     json_decref(message);
     if (rc < 0)
         return err_wrap(err, "message %lld for %s", (long long)id, node);
     dispatch->count++;
     publish(dispatch, kept, clock_mono_ns());
-    arm(dispatch);
+    dispatch_arm(dispatch);
     return 0;
 }
 
-static void remove_at(struct dispatch *dispatch, size_t i)
+static void dispatch_remove_at(struct dispatch *dispatch, size_t i)
 {
     free(dispatch->kept[i].bytes);
     memmove(&dispatch->kept[i], &dispatch->kept[i + 1],
@@ -228,27 +228,27 @@ void dispatch_received(struct dispatch *dispatch, int64_t id, const char *node)
             high = middle;
     }
     if (low < dispatch->count && dispatch->kept[low].id == id && strcmp(dispatch->kept[low].node, node) == 0)
-        remove_at(dispatch, low);
+        dispatch_remove_at(dispatch, low);
 }
 
 void dispatch_drop_run(struct dispatch *dispatch, int64_t run)
 {
     for (size_t i = dispatch->count; i-- > 0;)
         if (dispatch->kept[i].run == run)
-            remove_at(dispatch, i);
+            dispatch_remove_at(dispatch, i);
 }
 
 void dispatch_drop_node(struct dispatch *dispatch, const char *node)
 {
     for (size_t i = dispatch->count; i-- > 0;)
         if (strcmp(dispatch->kept[i].node, node) == 0)
-            remove_at(dispatch, i);
+            dispatch_remove_at(dispatch, i);
 }
 
 void dispatch_clear(struct dispatch *dispatch)
 {
     while (dispatch->count > 0)
-        remove_at(dispatch, dispatch->count - 1);
+        dispatch_remove_at(dispatch, dispatch->count - 1);
     evtimer_del(dispatch->timer);
 }
 
@@ -259,7 +259,7 @@ void dispatch_again(struct dispatch *dispatch)
         dispatch->kept[i].pause_ns = dispatch->pause_ns;
         publish(dispatch, &dispatch->kept[i], now_ns);
     }
-    arm(dispatch);
+    dispatch_arm(dispatch);
 }
 
 bool dispatch_has(const struct dispatch *dispatch, int64_t run, const char *node)
@@ -280,7 +280,8 @@ void dispatch_pass(struct dispatch *dispatch, const char *node, const json_t *me
     struct err ignored; /* the agent asks again */
     uint8_t *bytes = NULL;
     size_t size = 0;
-    if (redis_is_connected(dispatch->redis) && encode(dispatch, message, &bytes, &size, &ignored) == 0)
+    if (redis_is_connected(dispatch->redis) &&
+        dispatch_encode(dispatch, message, &bytes, &size, &ignored) == 0)
         publish_bytes(dispatch, node, bytes, size);
     free(bytes);
 }

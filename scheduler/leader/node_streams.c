@@ -74,7 +74,7 @@ static int node_stream_make(struct node_stream *node_stream, const struct store_
     return node->admitted && !node_stream->seal ? -1 : 0;
 }
 
-static bool is_same(const struct node_stream *node_stream, const struct store_sched_node *node)
+static bool node_streams_is_same(const struct node_stream *node_stream, const struct store_sched_node *node)
 {
     return node_stream->generation == node->generation && (node_stream->seal != NULL) == node->admitted &&
            memcmp(node_stream->seal_key, node->seal_key, sizeof(node_stream->seal_key)) == 0 &&
@@ -89,7 +89,7 @@ int node_streams_sync(struct node_streams *node_streams, const struct store_view
         return err_set(err, ERR_NOMEM, "no memory for the nodes' streams");
     for (size_t i = 0; i < view->node_count; i++) {
         struct node_stream *old = node_streams_find(node_streams, view->nodes[i].name);
-        if (old && is_same(old, &view->nodes[i])) {
+        if (old && node_streams_is_same(old, &view->nodes[i])) {
             next.items[next.count++] = *old; /* moved, with the memory it owns */
             *old = (struct node_stream){0};
         } else if (node_stream_make(&next.items[next.count], &view->nodes[i], err) == 0) {

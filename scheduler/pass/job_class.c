@@ -168,7 +168,7 @@ int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct
 /* ---- planning ---- */
 
 /* Returns the row of a device among the class's profiles, or NULL. */
-static const json_t *profile_of(const struct job_class *class, const char *device)
+static const json_t *job_class_profile_of(const struct job_class *class, const char *device)
 {
     size_t i;
     json_t *row;
@@ -178,7 +178,7 @@ static const json_t *profile_of(const struct job_class *class, const char *devic
     return NULL;
 }
 
-static int compare_names(const void *a, const void *b)
+static int job_class_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -192,7 +192,7 @@ static int links_among(const struct store_view *view, const bool *mask, const js
         if (mask[i])
             nodes[node_count++] = view->devices[i].node;
     if (nodes)
-        qsort(nodes, node_count, sizeof(const char *), compare_names);
+        qsort(nodes, node_count, sizeof(const char *), job_class_compare_names);
     size_t distinct = 0;
     for (size_t i = 0; i < node_count; i++)
         if (distinct == 0 || strcmp(nodes[distinct - 1], nodes[i]) != 0)
@@ -204,7 +204,7 @@ static int links_among(const struct store_view *view, const bool *mask, const js
         const struct store_sched_link *from = store_links_of(view, nodes[i], &of);
         for (size_t k = 0; k < of; k++) {
             const char *to = from[k].to;
-            if (bsearch(&to, nodes, distinct, sizeof(const char *), compare_names))
+            if (bsearch(&to, nodes, distinct, sizeof(const char *), job_class_compare_names))
                 (*links)[(*count)++] = from[k].document;
         }
     }
@@ -247,7 +247,7 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
                                              class->spare_bytes +
                                              (now ? device->usable_bytes : device->memory_limit_bytes),
                                          .heat = now ? device->heat : 1};
-            const json_t *row = profile_of(class, device->name);
+            const json_t *row = job_class_profile_of(class, device->name);
             to->profile = json_object_get(row, "document");
             to->speed = json_number_value(json_object_get(row, "speed"));
             to->taught = json_object_get(row, "taught");
@@ -281,7 +281,7 @@ void job_class_speeds(const struct scheduler_pass *pass, struct job_class *class
     double reference = 0;
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const char *name = pass->view->devices[i].name;
-        const json_t *row = profile_of(class, name), *profile = json_object_get(row, "document");
+        const json_t *row = job_class_profile_of(class, name), *profile = json_object_get(row, "document");
         const double measured = json_number_value(json_object_get(row, "speed"));
         const double rate = profile ? catalogue_measured_rate(profile) : 0;
         const bool named = wanted && strcmp(wanted, name) == 0;
@@ -411,9 +411,10 @@ static enum policy_fit plan_set(struct scheduler_pass *pass, struct job_class *c
 
 /* Finds the best plan on at most `most` devices. If the best plan on any number of devices has more than
  * `most`, it plans again on the fastest `most` of that plan's devices. */
-static enum policy_fit plan_best(struct scheduler_pass *pass, struct job_class *class,
-                                 const struct device_set *there, const struct device_set *among,
-                                 uint16_t most, struct policy_plan *plan, struct placer_answer *answer)
+static enum policy_fit job_class_plan_best(struct scheduler_pass *pass, struct job_class *class,
+                                           const struct device_set *there, const struct device_set *among,
+                                           uint16_t most, struct policy_plan *plan,
+                                           struct placer_answer *answer)
 {
     const bool now = device_set_is_subset(among, there);
     enum policy_fit fit = plan_set(pass, class, among, now, plan, answer);
@@ -450,7 +451,7 @@ int job_class_get(struct scheduler_pass *pass, struct job_class *class, const st
             !device_set_equal(&question->plan.devices, &plan->devices))
             continue;
         const enum policy_fit fit =
-            plan_best(pass, class, there, &question->among, question->most, &same, answer);
+            job_class_plan_best(pass, class, there, &question->among, question->most, &same, answer);
         if (fit == FIT_YES && device_set_equal(&same.devices, &plan->devices)) {
             keep_allowed(answer, class->devices_least, question->most);
             return 1;
@@ -468,8 +469,8 @@ int job_class_get(struct scheduler_pass *pass, struct job_class *class, const st
     return -1;
 }
 
-static struct plan_memo_key key_of(const struct job_class *class, const struct device_set *among,
-                                   uint16_t most)
+static struct plan_memo_key job_class_key_of(const struct job_class *class, const struct device_set *among,
+                                             uint16_t most)
 {
     struct plan_memo_key key = {.among = *among, .most = most, .any_kind = class->any_kind};
     memcpy(key.class, class->digest, sizeof(key.class));
@@ -479,7 +480,7 @@ static struct plan_memo_key key_of(const struct job_class *class, const struct d
 bool job_class_is_known(const struct scheduler_pass *pass, const struct job_class *class,
                         const struct device_set *among, uint16_t most)
 {
-    const struct plan_memo_key key = key_of(class, among, most);
+    const struct plan_memo_key key = job_class_key_of(class, among, most);
     return plan_memo_get(pass->scheduler->memo, &key) != NULL;
 }
 
@@ -492,7 +493,7 @@ enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *cl
     const int settled = settle_kind(pass, class);
     if (settled <= 0)
         return settled == 0 ? FIT_PENDING : FIT_NO;
-    const struct plan_memo_key key = key_of(class, among, most);
+    const struct plan_memo_key key = job_class_key_of(class, among, most);
     const struct plan_memo_answer *known = plan_memo_get(memo, &key);
     if (known) {
         found = *known;
@@ -501,7 +502,7 @@ enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *cl
             err_set(&class->err, found.code, "%s", found.words);
     } else {
         struct placer_answer answer = {0};
-        const enum policy_fit fit = plan_best(pass, class, there, among, most, plan, &answer);
+        const enum policy_fit fit = job_class_plan_best(pass, class, there, among, most, plan, &answer);
         placer_answer_fini(&answer);
         if (fit == FIT_PENDING)
             return FIT_PENDING;

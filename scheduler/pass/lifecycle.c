@@ -29,9 +29,10 @@ struct tally {
     const struct store_sched_rank *leaving, *cut;
 };
 
-static void say(struct run_verdict *verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void lifecycle_say(struct run_verdict *verdict, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void say(struct run_verdict *verdict, const char *fmt, ...)
+static void lifecycle_say(struct run_verdict *verdict, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -149,7 +150,7 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
     return tally;
 }
 
-static void earliest(int64_t *check_us, int64_t at_us)
+static void lifecycle_earliest(int64_t *check_us, int64_t at_us)
 {
     if (*check_us == 0 || at_us < *check_us)
         *check_us = at_us;
@@ -161,7 +162,7 @@ static int64_t time_left_ms(const struct store_sched_run *run, const struct stor
     return job->time_limit_ms - job->used_ms - (now_us - run->created_us) / 1000;
 }
 
-static void stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint)
+static void lifecycle_stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint)
 {
     verdict->action = RUN_ACTION_STOP;
     verdict->why = why;
@@ -178,28 +179,28 @@ static bool decide_asked(const struct store_sched_run *run, const struct run_fac
     if (run->save_by_us == 0)
         return false;
     if (facts->awaited && run->saved_us >= run->save_asked_us) {
-        stop(verdict, run->save_for > 0 ? STOP_PREEMPT : STOP_SLICE, false);
+        lifecycle_stop(verdict, run->save_for > 0 ? STOP_PREEMPT : STOP_SLICE, false);
         if (run->save_for > 0)
-            say(verdict, "yields to job %lld", (long long)run->save_for);
+            lifecycle_say(verdict, "yields to job %lld", (long long)run->save_for);
         else
-            say(verdict, "its slice is over");
+            lifecycle_say(verdict, "its slice is over");
         return true;
     }
     if (!facts->awaited || late) {
         verdict->action = RUN_ACTION_GO_ON;
         verdict->missed = facts->awaited;
         if (verdict->missed)
-            say(verdict, "its checkpoint was not stored within %.0f s: it keeps its devices",
-                1e-6 * (double)(run->save_by_us - run->save_asked_us));
+            lifecycle_say(verdict, "its checkpoint was not stored within %.0f s: it keeps its devices",
+                          1e-6 * (double)(run->save_by_us - run->save_asked_us));
         return true;
     }
-    earliest(&verdict->check_us, run->save_by_us);
+    lifecycle_earliest(&verdict->check_us, run->save_by_us);
     return false;
 }
 
 /* Whether no rank runs any more and the result is stored: rank 0 is done once it has stored it, and the other
  * ranks have nothing to do afterwards that the result needs. */
-static bool is_complete(const struct store_sched_run *run, const struct tally *tally)
+static bool lifecycle_is_complete(const struct store_sched_run *run, const struct tally *tally)
 {
     return tally->living == 0 && run->ranks[0].state == ASSIGNMENT_DONE;
 }
@@ -219,10 +220,10 @@ static void finish_done(const struct store_sched_run *run, const struct tally *t
             snprintf(text + used, sizeof(text) - used, "%s%s", used ? "; " : "", rank->why);
     }
     if (text[0] != '\0')
-        say(verdict, "the result is stored; %s", text);
+        lifecycle_say(verdict, "the result is stored; %s", text);
     else if (tally->lost)
-        say(verdict, "the result is stored; %s was lost after the last step: %s", tally->lost->device,
-            tally->lost_why);
+        lifecycle_say(verdict, "the result is stored; %s was lost after the last step: %s",
+                      tally->lost->device, tally->lost_why);
 }
 
 /* Says who was not ready in time. */
@@ -235,8 +236,9 @@ static void say_unready(const struct store_sched_run *run, const struct run_fact
         if (run->ranks[i].state == ASSIGNMENT_SENT)
             used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
                                      run->ranks[i].device);
-    say(verdict, "the worker of %s was not ready within %lld s, which is long for what it has to load", names,
-        (long long)facts->start_wait_ms / 1000);
+    lifecycle_say(verdict,
+                  "the worker of %s was not ready within %lld s, which is long for what it has to load",
+                  names, (long long)facts->start_wait_ms / 1000);
 }
 
 /* Whether the run was lost only because an agent that is ending ended one of its workers. */
@@ -250,39 +252,39 @@ static void decide_active(const struct store_sched_run *run, const struct store_
                           const struct tally *tally, const struct run_facts *facts, int64_t now_us,
                           struct run_verdict *verdict)
 {
-    if (is_complete(run, tally) && run->state == RUN_RUNNING) {
+    if (lifecycle_is_complete(run, tally) && run->state == RUN_RUNNING) {
         finish_done(run, tally, verdict);
         return;
     }
     if (tally->own) {
-        stop(verdict, STOP_FAULT, false);
+        lifecycle_stop(verdict, STOP_FAULT, false);
         return;
     }
     if (tally->lost && !excused(tally)) {
-        stop(verdict, STOP_LOST, false);
+        lifecycle_stop(verdict, STOP_LOST, false);
         say_lost(verdict->text, sizeof(verdict->text), run, tally);
         return;
     }
     if (job->state == JOB_STOPPING) {
-        stop(verdict, job->stop_why, true);
+        lifecycle_stop(verdict, job->stop_why, true);
         return;
     }
     if (tally->leaving) {
-        stop(verdict, STOP_DRAIN, true);
-        say(verdict, "the agent of %s is stopping", tally->leaving->node);
+        lifecycle_stop(verdict, STOP_DRAIN, true);
+        lifecycle_say(verdict, "the agent of %s is stopping", tally->leaving->node);
         return;
     }
     if (tally->stopped > 0) {
-        stop(verdict, STOP_LOST, false);
-        say(verdict, "a worker was stopped by its agent");
+        lifecycle_stop(verdict, STOP_LOST, false);
+        lifecycle_say(verdict, "a worker was stopped by its agent");
         return;
     }
     if (tally->drained) {
-        stop(verdict, STOP_DRAIN, true);
+        lifecycle_stop(verdict, STOP_DRAIN, true);
         if (tally->leased_by)
-            say(verdict, "%s is leased by %s", tally->drained->device, tally->leased_by);
+            lifecycle_say(verdict, "%s is leased by %s", tally->drained->device, tally->leased_by);
         else
-            say(verdict, "%s is being drained", tally->drained->device);
+            lifecycle_say(verdict, "%s is being drained", tally->drained->device);
         return;
     }
     if (decide_asked(run, facts, now_us, verdict))
@@ -290,10 +292,10 @@ static void decide_active(const struct store_sched_run *run, const struct store_
     if (job->time_limit_ms > 0) {
         int64_t left_ms = time_left_ms(run, job, now_us);
         if (left_ms <= 0) {
-            stop(verdict, STOP_TIME, true);
+            lifecycle_stop(verdict, STOP_TIME, true);
             return;
         }
-        earliest(&verdict->check_us, now_us + left_ms * 1000);
+        lifecycle_earliest(&verdict->check_us, now_us + left_ms * 1000);
     }
     if (run->state == RUN_STARTING) {
         if (tally->ready == run->rank_count) {
@@ -302,11 +304,11 @@ static void decide_active(const struct store_sched_run *run, const struct store_
         }
         int64_t until_us = run->created_us + facts->start_wait_ms * 1000;
         if (now_us >= until_us) {
-            stop(verdict, STOP_LOST, false);
+            lifecycle_stop(verdict, STOP_LOST, false);
             say_unready(run, facts, verdict);
             return;
         }
-        earliest(&verdict->check_us, until_us);
+        lifecycle_earliest(&verdict->check_us, until_us);
     }
 }
 
@@ -322,7 +324,7 @@ static void decide_stopping(const struct store_sched_run *run, const struct run_
     if (run->killed_us != 0)
         until_us = run->killed_us + (int64_t)limits->kill_ms * 1000;
     if (now_us < until_us)
-        earliest(&verdict->check_us, until_us);
+        lifecycle_earliest(&verdict->check_us, until_us);
     else if (run->killed_us == 0)
         verdict->action = RUN_ACTION_KILL;
     else
@@ -370,20 +372,21 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         /* No loss of the job's: it is tried again as long as there are nodes, after pauses that grow. */
         verdict->delay_ms =
             pause_backoff_ms(run->lost_before + 1, limits->retry_ms_min, limits->retry_ms_max);
-        say(verdict, "attempt %u was not started (%s)", job->attempt, cause);
+        lifecycle_say(verdict, "attempt %u was not started (%s)", job->attempt, cause);
         return;
     }
     verdict->losses = losses_before(run, job) + 1;
     if (verdict->losses > job->retries_max) {
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = err_code_name(ERR_PEER);
-        say(verdict, "lost %u times without a new checkpoint, limits.retries is %u; the last time: %s",
-            verdict->losses, job->retries_max, cause);
+        lifecycle_say(verdict,
+                      "lost %u times without a new checkpoint, limits.retries is %u; the last time: %s",
+                      verdict->losses, job->retries_max, cause);
         return;
     }
     verdict->delay_ms = pause_ms(run, job, limits, now_us);
-    say(verdict, "attempt %u ended (%s); goes on from its last checkpoint%s", job->attempt, cause,
-        verdict->delay_ms > 0 ? " after a pause" : "");
+    lifecycle_say(verdict, "attempt %u ended (%s); goes on from its last checkpoint%s", job->attempt, cause,
+                  verdict->delay_ms > 0 ? " after a pause" : "");
 }
 
 /* Whether a stop for this reason lets the job go on elsewhere or later. */
@@ -402,13 +405,13 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
         why = STOP_DRAIN;
     verdict->action = RUN_ACTION_FINISH;
     verdict->run_event = RUN_EVENT_STOPPED;
-    if (is_complete(run, tally)) {
+    if (lifecycle_is_complete(run, tally)) {
         finish_done(run, tally, verdict);
     } else if (tally->own) {
         verdict->run_event = RUN_EVENT_FAIL;
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = tally->own->code;
-        say(verdict, "%s", tally->own->why ? tally->own->why : "the worker gave no reason");
+        lifecycle_say(verdict, "%s", tally->own->why ? tally->own->why : "the worker gave no reason");
     } else if (why == STOP_CANCEL) {
         verdict->job_event = JOB_EVENT_CANCELLED;
     } else if (why == STOP_HOLD) {
@@ -416,27 +419,28 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
     } else if (why == STOP_TIME && (run->advanced || run->start_step > 0)) {
         verdict->job_event = JOB_EVENT_DONE;
         verdict->ended_by = "time_limit";
-        say(verdict, "limits.time of %lld s is used up: resume goes on from the last checkpoint",
-            (long long)(job->time_limit_ms / 1000));
+        lifecycle_say(verdict, "limits.time of %lld s is used up: resume goes on from the last checkpoint",
+                      (long long)(job->time_limit_ms / 1000));
     } else if (why == STOP_TIME) {
         verdict->run_event = RUN_EVENT_FAIL;
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = err_code_name(ERR_TIMEOUT);
-        say(verdict, "limits.time of %lld s was used up before a checkpoint was stored",
-            (long long)(job->time_limit_ms / 1000));
+        lifecycle_say(verdict, "limits.time of %lld s was used up before a checkpoint was stored",
+                      (long long)(job->time_limit_ms / 1000));
     } else if (goes_on(why) && run->killed_us != 0) {
         verdict->job_event = JOB_EVENT_REQUEUE;
-        say(verdict, "did not stop in time: goes on from its last checkpoint");
+        lifecycle_say(verdict, "did not stop in time: goes on from its last checkpoint");
     } else if (goes_on(why) && (!tally->lost || excused(tally)) && tally->living == 0) {
         verdict->job_event = JOB_EVENT_REQUEUE;
         if (why == STOP_PREEMPT || why == STOP_SLICE)
-            say(verdict, "%s", run->why ? run->why : "yields");
+            lifecycle_say(verdict, "%s", run->why ? run->why : "yields");
         else if (tally->cut)
-            say(verdict,
+            lifecycle_say(
+                verdict,
                 "the agent of %s ended before a checkpoint was stored: goes on from the last checkpoint",
                 tally->cut->node);
         else
-            say(verdict, "moves to other devices");
+            lifecycle_say(verdict, "moves to other devices");
     } else {
         finish_lost(run, job, tally, limits, now_us, verdict);
     }

@@ -81,7 +81,7 @@ static void arm_wake(struct scheduler_pass *pass)
     event_add(scheduler->wake, &wait);
 }
 
-static void give_up(struct scheduler *scheduler, const struct err *err)
+static void scheduler_give_up(struct scheduler *scheduler, const struct err *err)
 {
     pass_forget(scheduler);
     pass_drop_blame(scheduler);
@@ -97,7 +97,7 @@ static void written(struct scheduler *scheduler, bool changed, const struct err 
     const struct err last = scheduler->health.tasks[TASK_PASS].err;
     const bool failing = scheduler->health.tasks[TASK_PASS].failing_ns != 0;
     if (err || (failing && json_object_size(scheduler->blamed) > 0)) {
-        give_up(scheduler, err ? err : &last);
+        scheduler_give_up(scheduler, err ? err : &last);
         return;
     }
     scheduler->conflicts = 0; /* not at each commit: a pass that reloads has committed something before */
@@ -122,7 +122,7 @@ static void numbers_failed(struct scheduler *scheduler, const struct err *err)
     struct scheduler_pass *pass = scheduler->pass;
     char unit[UNIT_BYTES];
     if (pass->start_count == 0 || !pass_is_at_fault(scheduler, err)) {
-        give_up(scheduler, err);
+        scheduler_give_up(scheduler, err);
         return;
     }
     log_event(LOG_LEVEL_WARN, "decision_divided", "starts=%zu why=\"%s\"", pass->start_count, err->text);
@@ -135,7 +135,7 @@ static void numbers_failed(struct scheduler *scheduler, const struct err *err)
             json_object_set_new(pass->left_out, unit, json_true());
         }
         if (kept == 0 && !pass_blame(pass, unit, err->text)) {
-            give_up(scheduler, err);
+            scheduler_give_up(scheduler, err);
             return;
         }
         drop_starts(pass, kept);
@@ -175,7 +175,7 @@ static void ask_numbers(struct scheduler *scheduler, size_t ranks, size_t reques
     free(jobs);
     if (rc < 0) {
         scheduler->busy = false;
-        give_up(scheduler, &err);
+        scheduler_give_up(scheduler, &err);
     }
 }
 

@@ -27,7 +27,7 @@ static void move(struct scheduler_pass *pass, const struct store_sched_array *ar
 
 /* Returns the number of steps of an element, or -1. Epochs are counted with the number of rows that the
  * array's check has found. */
-static int64_t steps_of(const json_t *element, const json_t *inputs, struct err *err)
+static int64_t pass_arrays_steps_of(const json_t *element, const json_t *inputs, struct err *err)
 {
     struct job_spec spec;
     if (spec_parse(element, &spec, err) < 0)
@@ -49,7 +49,7 @@ static bool make(struct scheduler_pass *pass, const struct store_sched_array *ar
 {
     struct err err;
     json_t *element = spec_array_element(array->spec, index, &err);
-    const int64_t steps = element ? steps_of(element, array->inputs, &err) : -1;
+    const int64_t steps = element ? pass_arrays_steps_of(element, array->inputs, &err) : -1;
     if (steps < 0) {
         json_decref(element);
         move(pass, array, JOB_EVENT_REFUSE, json_sprintf("element %u: %s", index, err.text));

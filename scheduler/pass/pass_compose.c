@@ -85,7 +85,7 @@ static json_t *compose_limits(const struct scheduler_pass *pass, const struct pa
 }
 
 /* Returns what the run is computed in: what its plan says. */
-static const char *compute_of(const struct pass_start *start)
+static const char *pass_compose_compute_of(const struct pass_start *start)
 {
     const char *compute = json_string_value(json_object_get(start->answer.plan, "compute"));
     return compute ? compute : plan_dtype_name(PLAN_F32);
@@ -95,7 +95,7 @@ static const char *compute_of(const struct pass_start *start)
  * plan anyway. */
 static json_t *compose_spec(const struct pass_start *start)
 {
-    json_t *spec = spec_computed(start->spec, compute_of(start));
+    json_t *spec = spec_computed(start->spec, pass_compose_compute_of(start));
     json_t *placement = json_copy(json_object_get(spec, "placement"));
     if (placement) {
         json_object_del(placement, "plan");
@@ -180,7 +180,8 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
                        (json_int_t)(start->checkpoint_step > 0 ? start->checkpoint_step : 0), "step_s",
                        start->step_s, "save_bytes", save_bytes(start->answer.plan), "load_bytes",
                        load_bytes(start->answer.plan), "ranks", ranks, "compute",
-                       spec_compute_is_open(start->spec) ? compute_of(start) : NULL, "key", start->key));
+                       spec_compute_is_open(start->spec) ? pass_compose_compute_of(start) : NULL, "key",
+                       start->key));
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
                        "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static void fail(struct scheduler_pass *pass, const struct store_sched_dependent *job)
+static void pass_dependents_fail(struct scheduler_pass *pass, const struct store_sched_dependent *job)
 {
     struct err err;
     const int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
@@ -32,7 +32,7 @@ void pass_dependents(struct scheduler_pass *pass)
     for (size_t i = 0; i < pass->view->dependent_count; i++) {
         const struct store_sched_dependent *job = &pass->view->dependents[i];
         if (job->bad)
-            fail(pass, job);
+            pass_dependents_fail(pass, job);
         else if (job->open)
             wait(pass, job);
         else

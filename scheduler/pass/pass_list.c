@@ -78,7 +78,8 @@ void pass_list_begin(struct scheduler_pass *pass)
     pass->failed = pass->failed || !list || !list->entries || !list->slots;
 }
 
-static struct list_entry *entry_of(const struct scheduler_pass *pass, const struct store_sched_job *job)
+static struct list_entry *pass_list_entry_of(const struct scheduler_pass *pass,
+                                             const struct store_sched_job *job)
 {
     const struct store_queue *queue = pass->scheduler->queue;
     const size_t at = store_queue_count(queue) > 0 ? (size_t)(job - store_queue_at(queue, 0)) : SIZE_MAX;
@@ -86,7 +87,7 @@ static struct list_entry *entry_of(const struct scheduler_pass *pass, const stru
 }
 
 /* Doubles the hash table. */
-static int grow(struct pass_list *list)
+static int pass_list_grow(struct pass_list *list)
 {
     const size_t count = 2 * list->slot_count;
     uint32_t *slots = calloc(count, sizeof(*slots));
@@ -125,21 +126,21 @@ static uint32_t reason_number(struct pass_list *list, const char *code, int64_t 
         return 0;
     snprintf(reason->code, sizeof(reason->code), "%s", code);
     list->slots[slot] = (uint32_t)++list->reason_count;
-    if (2 * list->reason_count > list->slot_count && grow(list) < 0)
+    if (2 * list->reason_count > list->slot_count && pass_list_grow(list) < 0)
         return 0;
     return (uint32_t)list->reason_count;
 }
 
 void pass_list_place(struct scheduler_pass *pass, const struct store_sched_job *job)
 {
-    struct list_entry *entry = pass->list ? entry_of(pass, job) : NULL;
+    struct list_entry *entry = pass->list ? pass_list_entry_of(pass, job) : NULL;
     if (entry && entry->place == 0)
         entry->place = ++pass->list->placed;
 }
 
 void pass_list_leave(struct scheduler_pass *pass, const struct store_sched_job *job)
 {
-    struct list_entry *entry = pass->list ? entry_of(pass, job) : NULL;
+    struct list_entry *entry = pass->list ? pass_list_entry_of(pass, job) : NULL;
     if (entry)
         entry->place = PLACE_NONE;
 }
@@ -147,7 +148,7 @@ void pass_list_leave(struct scheduler_pass *pass, const struct store_sched_job *
 void pass_list_why(struct scheduler_pass *pass, const struct store_sched_job *job, const char *code,
                    int64_t subject, const char *why)
 {
-    struct list_entry *entry = pass->list ? entry_of(pass, job) : NULL;
+    struct list_entry *entry = pass->list ? pass_list_entry_of(pass, job) : NULL;
     if (!entry || entry->reason != 0)
         return;
     entry->reason = reason_number(pass->list, code, subject, why);
@@ -156,13 +157,13 @@ void pass_list_why(struct scheduler_pass *pass, const struct store_sched_job *jo
 
 uint32_t pass_list_reason(const struct scheduler_pass *pass, const struct store_sched_job *job)
 {
-    const struct list_entry *entry = pass->list ? entry_of(pass, job) : NULL;
+    const struct list_entry *entry = pass->list ? pass_list_entry_of(pass, job) : NULL;
     return entry ? entry->reason : 0;
 }
 
 void pass_list_alike(struct scheduler_pass *pass, const struct store_sched_job *job, uint32_t reason)
 {
-    struct list_entry *entry = pass->list ? entry_of(pass, job) : NULL;
+    struct list_entry *entry = pass->list ? pass_list_entry_of(pass, job) : NULL;
     if (entry && entry->reason == 0)
         entry->reason = reason;
 }
@@ -183,8 +184,8 @@ void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, c
     pass_list_why(pass, job, code, subject, text);
 }
 
-static void refuse(struct scheduler_pass *pass, const struct store_sched_job *job, enum err_code code,
-                   const char *why)
+static void pass_list_refuse(struct scheduler_pass *pass, const struct store_sched_job *job,
+                             enum err_code code, const char *why)
 {
     struct err err;
     int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
@@ -207,13 +208,13 @@ void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job
         if (ran)
             pass_wait(pass, job, "no-fit", -1, "waits for devices like those it ran on: %s", err->text);
         else
-            refuse(pass, job, err->code, err->text);
+            pass_list_refuse(pass, job, err->code, err->text);
         break;
     case ERR_INVALID:
     case ERR_NOT_FOUND:
     case ERR_TOO_BIG:
     case ERR_CORRUPT:
-        refuse(pass, job, err->code, err->text);
+        pass_list_refuse(pass, job, err->code, err->text);
         break;
     default:
         pass_wait(pass, job, "planning", -1, "cannot be planned now: %s", err->text);
@@ -237,7 +238,7 @@ static int by_order(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int by_id(const void *a, const void *b)
+static int pass_list_by_id(const void *a, const void *b)
 {
     const struct store_sched_job *x = *(const struct store_sched_job *const *)a,
                                  *y = *(const struct store_sched_job *const *)b;
@@ -323,7 +324,7 @@ static void add_rows(struct scheduler_pass *pass, const struct store_sched_job *
     uint64_t hash = HASH_BEGIN;
     int rc = rows.chunks ? 0 : -1;
     for (size_t i = 0; i < count && rc == 0; i++) {
-        const struct list_entry *entry = entry_of(pass, jobs[i]);
+        const struct list_entry *entry = pass_list_entry_of(pass, jobs[i]);
         hash = hash_bytes(hash, &jobs[i]->id, sizeof(jobs[i]->id));
         hash = hash_bytes(hash, &entry->place, sizeof(entry->place));
         hash = hash_bytes(hash, &pass->list->reasons[entry->reason - 1].hash, sizeof(hash));
@@ -358,7 +359,7 @@ void pass_list_end(struct scheduler_pass *pass)
     for (size_t i = 0; i < list->count; i++)
         if (list->entries[i].place != PLACE_NONE && list->entries[i].place > 0 && list->entries[i].reason > 0)
             jobs[count++] = store_queue_at(pass->scheduler->queue, i);
-    qsort(jobs, count, sizeof(const struct store_sched_job *), by_id);
+    qsort(jobs, count, sizeof(const struct store_sched_job *), pass_list_by_id);
     add_rows(pass, jobs, count);
     free(jobs);
 }

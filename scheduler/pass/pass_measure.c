@@ -288,7 +288,7 @@ void pass_measure_again(struct scheduler_pass *pass, const struct store_sched_ru
 /* ---- profiles ---- */
 
 /* Whether there is a profile of the device that is not stale. */
-static bool has_profile(const json_t *profiles, const char *device)
+static bool pass_measure_has_profile(const json_t *profiles, const char *device)
 {
     size_t i;
     json_t *row;
@@ -308,7 +308,7 @@ static const char *machine_of(const struct scheduler_pass *pass, const struct st
 static bool lacks(const struct scheduler_pass *pass, const struct store_sched_device *device, const char *key,
                   const json_t *profiles)
 {
-    return !has_profile(profiles, device->name) && !is_aside(pass, device->name) &&
+    return !pass_measure_has_profile(profiles, device->name) && !is_aside(pass, device->name) &&
            !is_resting(pass, find_request(pass, true, device->name, key), device->digest);
 }
 
@@ -366,7 +366,7 @@ static bool is_reachable(const struct scheduler_pass *pass, const struct store_s
     return node && node->reachable;
 }
 
-static bool has_device(const struct scheduler_pass *pass, const bool *mask, const char *node)
+static bool pass_measure_has_device(const struct scheduler_pass *pass, const bool *mask, const char *node)
 {
     for (size_t i = 0; i < pass->view->device_count; i++)
         if (mask[i] && strcmp(pass->view->devices[i].node, node) == 0)
@@ -379,7 +379,8 @@ static bool awaits_connection(const struct scheduler_pass *pass, const bool *all
                               const struct store_sched_request *request)
 {
     return pass->view->now_us < connected_by_us(pass, request) &&
-           has_device(pass, allowed, request->device) && has_device(pass, allowed, request->key);
+           pass_measure_has_device(pass, allowed, request->device) &&
+           pass_measure_has_device(pass, allowed, request->key);
 }
 
 /* Whether a measurement that this job needs is still under way. One on a node that left answers nothing. */
@@ -465,7 +466,8 @@ bool pass_wait_unmeasured(struct scheduler_pass *pass, const struct store_sched_
             class->allowed[i] ? find_request(pass, true, name, class->key) : NULL;
         const bool open = request && is_open(pass, request);
         char again[240] = "now", at[24];
-        if (!request || !is_given_up(pass, request) || has_profile(class->profiles.document, name))
+        if (!request || !is_given_up(pass, request) ||
+            pass_measure_has_profile(class->profiles.document, name))
             continue;
         if (is_resting(pass, request, NULL))
             snprintf(again, sizeof(again), "at %s, or at once after `motley undrain %s`",

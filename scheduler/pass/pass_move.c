@@ -157,7 +157,7 @@ static double drift_of(const struct store_sched_run *run, const struct store_sch
 }
 
 /* Returns the least number of steps that any rank has measured. */
-static uint32_t steps_of(const struct store_sched_run *run)
+static uint32_t pass_move_steps_of(const struct store_sched_run *run)
 {
     uint32_t least = UINT32_MAX;
     for (uint32_t k = 0; k < run->rank_count; k++)
@@ -215,8 +215,8 @@ static struct reason find_reason(struct scheduler_pass *pass, const struct store
 
 /* ---- one comparison of staying with moving ---- */
 
-static void settle(struct scheduler_pass *pass, const struct store_sched_run *run,
-                   struct run_weighing *weighing)
+static void pass_move_settle(struct scheduler_pass *pass, const struct store_sched_run *run,
+                             struct run_weighing *weighing)
 {
     weighing->settled_heat = heat_of(pass, run);
     for (uint32_t k = 0; k < run->rank_count; k++)
@@ -239,9 +239,9 @@ static int get_run(struct scheduler_pass *pass, const struct run_weighing *weigh
 
 /* Asks the planner whether the run should move. Returns 1 with *answer, 0 while the planner is searching, or
  * -1 with err. */
-static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
-                 const struct run_weighing *weighing, const json_t *document, struct placer_answer *answer,
-                 struct err *err)
+static int pass_move_weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
+                           const struct run_weighing *weighing, const json_t *document,
+                           struct placer_answer *answer, struct err *err)
 {
     json_int_t left = json_integer_value(json_object_get(document, "steps")) -
                       json_integer_value(json_object_get(document, "step"));
@@ -331,14 +331,14 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     const char *stays = why_stays(document, decision);
     const bool moves = pays && !stays;
     weighing->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
-    weighing->steps = steps_of(run);
+    weighing->steps = pass_move_steps_of(run);
     *text = '\0';
     if (moves) {
         pass_note_move(pass, run->job, decision);
         pass_unpin(pass, run->job);
     }
     if (pays || weighing->windows == 0 || weighing->windows >= REPLAN_WINDOWS) {
-        settle(pass, run, weighing);
+        pass_move_settle(pass, run, weighing);
         if (pays || pass->view->device_count > 1) /* else there is nowhere to go */
             say_verdict(pass, run, reason, pays && stays ? stays : "", decision, text, size);
     }
@@ -346,8 +346,8 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
 }
 
 /* Begins one comparison of staying with moving: notes the compute times that are measured now. */
-static void begin(struct scheduler_pass *pass, const struct store_sched_run *run,
-                  struct run_weighing *weighing)
+static void pass_move_begin(struct scheduler_pass *pass, const struct store_sched_run *run,
+                            struct run_weighing *weighing)
 {
     weighing->began_ns = pass->now_ns;
     weighing->asked_ns = 0;
@@ -366,7 +366,7 @@ static bool is_due(struct scheduler_pass *pass, const struct store_sched_run *ru
         return false;
     }
     return weighing->began_ns != 0 || weighing->windows == 0 || reason->cause != CAUSE_DRIFT ||
-           steps_of(run) >= weighing->steps + MEASURED_STEPS;
+           pass_move_steps_of(run) >= weighing->steps + MEASURED_STEPS;
 }
 
 /* Compares staying with moving once, for `reason`. Returns whether the run moves. */
@@ -388,7 +388,7 @@ static bool weigh_for(struct scheduler_pass *pass, const struct store_sched_run 
     if (weighed > 0 && weighing->asked_ns == 0)
         weighing->asked_ns = pass->now_ns;
     if (weighed > 0)
-        weighed = weigh(pass, run, weighing, fact.document, &answer, &err);
+        weighed = pass_move_weigh(pass, run, weighing, fact.document, &answer, &err);
     if (weighed == 0)
         return false;
     uint64_t pause_ns = weighing->asked_ns > 0 ? 10 * (pass->now_ns - weighing->asked_ns) : 0;
@@ -398,7 +398,7 @@ static bool weigh_for(struct scheduler_pass *pass, const struct store_sched_run 
     pass_check_at(pass, pass->view->now_us + (int64_t)(pause_ns / 1000));
     if (weighed < 0) {
         log_event(LOG_LEVEL_WARN, "move_not_weighed", "run=%lld why=\"%s\"", (long long)run->id, err.text);
-        settle(pass, run, weighing);
+        pass_move_settle(pass, run, weighing);
         return false;
     }
     bool moves = conclude(pass, run, weighing, reason, fact.document, answer.answer, text, size);
@@ -431,6 +431,6 @@ bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *r
     if (!is_due(pass, run, weighing, &reason))
         return false;
     if (weighing->began_ns == 0)
-        begin(pass, run, weighing);
+        pass_move_begin(pass, run, weighing);
     return weigh_for(pass, run, weighing, &reason, text, size);
 }

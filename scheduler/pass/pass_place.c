@@ -365,15 +365,15 @@ static void queue_fini(struct queue *queue)
 
 /* ---- carrying out the decision ---- */
 
-static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
-                            struct policy_plan *plan)
+static enum policy_fit pass_place_best(void *arg, uint32_t shape, const struct device_set *among,
+                                       uint16_t most, struct policy_plan *plan)
 {
     struct queue *queue = arg;
     return job_class_best(queue->pass, &queue->classes[shape], &queue->there, among, most, plan);
 }
 
 /* Starts the job on the plan, if its devices are still free. */
-static void start(struct queue *queue, const struct queue_job *of, const struct policy_plan *plan)
+static void pass_place_start(struct queue *queue, const struct queue_job *of, const struct policy_plan *plan)
 {
     struct scheduler_pass *pass = queue->pass;
     struct job_class *class = &queue->classes[of->class];
@@ -586,7 +586,7 @@ static void say_place(struct queue *queue, const struct queue_job *of, const str
 }
 
 /* Requests the profiles that a job's class lacks, on devices that are still free. */
-static void measure(struct queue *queue, const struct queue_job *of, bool shown)
+static void pass_place_measure(struct queue *queue, const struct queue_job *of, bool shown)
 {
     struct scheduler_pass *pass = queue->pass;
     struct job_class *class = &queue->classes[of->class];
@@ -632,7 +632,7 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
         const struct policy_action *action = ready ? &decision->actions[actions[order[i]]] : NULL;
         if (action && action->verdict == VERDICT_START) {
             const size_t started = queue->pass->start_count;
-            start(queue, of, action->plan);
+            pass_place_start(queue, of, action->plan);
             if (queue->pass->start_count > started) {
                 pass_list_leave(queue->pass, of->job);
             } else {
@@ -645,7 +645,7 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
         if (action)
             say_place(queue, of, action, shown);
         else
-            measure(queue, of, shown);
+            pass_place_measure(queue, of, shown);
     }
     free(order);
     free(actions);
@@ -661,9 +661,9 @@ static bool something_is_left(const struct scheduler_pass *pass)
     return false;
 }
 
-static int decide(struct scheduler_pass *pass, struct queue *queue, struct err *err)
+static int pass_place_decide(struct scheduler_pass *pass, struct queue *queue, struct err *err)
 {
-    const struct policy_planner planner = {.best = best, .arg = queue};
+    const struct policy_planner planner = {.best = pass_place_best, .arg = queue};
     struct policy_decision decision = {0};
     queue->snapshot.job_count = queue->ready_count;
     int rc = policy_decide(&queue->snapshot, &pass->scheduler->config->sharing, &planner, pass->view->now_us,
@@ -686,7 +686,7 @@ void pass_queue(struct scheduler_pass *pass)
     pass_find_free(pass);
     pass_list_begin(pass);
     plan_memo_begin(pass->scheduler->memo, pass->view, facts_profiles_seen(pass->scheduler->facts));
-    if (queue_init(&queue, pass) < 0 || decide(pass, &queue, &err) < 0)
+    if (queue_init(&queue, pass) < 0 || pass_place_decide(pass, &queue, &err) < 0)
         pass->failed = true;
     else if (pass->start_count == 0 && something_is_left(pass))
         pass->scheduler->queue_mark = queue.further;

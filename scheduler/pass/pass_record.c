@@ -20,7 +20,7 @@ static json_t *device_names(const struct scheduler_pass *pass, const struct devi
     return names;
 }
 
-static json_t *hex_of(const uint8_t class[DIGEST_SIZE])
+static json_t *pass_record_hex_of(const uint8_t class[DIGEST_SIZE])
 {
     char hex[DIGEST_HEX_SIZE];
     digest_hex(class, DIGEST_SIZE, hex);
@@ -31,9 +31,9 @@ void pass_record_wait(struct scheduler_pass *pass, const struct store_sched_job 
                       const uint8_t class[DIGEST_SIZE], json_t *speeds,
                       const struct pass_prediction *predicted)
 {
-    json_t *row = json_pack("{s:I, s:o, s:o, s:I, s:I}", "job", (json_int_t)job->id, "class", hex_of(class),
-                            "speeds", speeds, "starts_us", (json_int_t)predicted->starts_us, "place",
-                            (json_int_t)predicted->place);
+    json_t *row = json_pack("{s:I, s:o, s:o, s:I, s:I}", "job", (json_int_t)job->id, "class",
+                            pass_record_hex_of(class), "speeds", speeds, "starts_us",
+                            (json_int_t)predicted->starts_us, "place", (json_int_t)predicted->place);
     if (row && predicted->to_us > 0) {
         json_object_set_new(row, "from_us", json_integer(predicted->from_us));
         json_object_set_new(row, "to_us", json_integer(predicted->to_us));
@@ -73,9 +73,9 @@ void pass_record_start(struct scheduler_pass *pass, const struct store_sched_job
                        const uint8_t class[DIGEST_SIZE], json_t *speeds, const struct policy_plan *plan)
 {
     pass_add(pass, pass->arrivals,
-             json_pack("{s:I, s:o, s:o, s:o, s:f}", "job", (json_int_t)job->id, "class", hex_of(class),
-                       "speeds", speeds, "devices", device_names(pass, &plan->devices), "step_s",
-                       plan->step_s));
+             json_pack("{s:I, s:o, s:o, s:o, s:f}", "job", (json_int_t)job->id, "class",
+                       pass_record_hex_of(class), "speeds", speeds, "devices",
+                       device_names(pass, &plan->devices), "step_s", plan->step_s));
     pass_record_answer(pass, class, &plan->devices, plan);
 }
 
@@ -84,6 +84,7 @@ void pass_record_answer(struct scheduler_pass *pass, const uint8_t class[DIGEST_
 {
     if (!device_set_is_empty(devices))
         pass_add(pass, pass->forecasts,
-                 json_pack("{s:o, s:o, s:o}", "class", hex_of(class), "devices", device_names(pass, devices),
-                           "step_s", plan ? json_real(plan->step_s) : json_null()));
+                 json_pack("{s:o, s:o, s:o}", "class", pass_record_hex_of(class), "devices",
+                           device_names(pass, devices), "step_s",
+                           plan ? json_real(plan->step_s) : json_null()));
 }

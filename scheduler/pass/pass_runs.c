@@ -217,9 +217,9 @@ static bool has_not_connected(const struct store_sched_run *run)
     return failed;
 }
 
-static void apply(struct scheduler_pass *pass, const struct store_sched_run *run,
-                  const struct store_sched_job *job, const struct rank_facts *facts,
-                  const struct run_verdict *verdict)
+static void pass_runs_apply(struct scheduler_pass *pass, const struct store_sched_run *run,
+                            const struct store_sched_job *job, const struct rank_facts *facts,
+                            const struct run_verdict *verdict)
 {
     switch (verdict->action) {
     case RUN_ACTION_WAIT:
@@ -300,7 +300,7 @@ void pass_runs(struct scheduler_pass *pass)
             verdict.checkpoint = true;
         }
         verdict.text[utf8_check(verdict.text, strlen(verdict.text))] = '\0'; /* no cut character */
-        apply(pass, run, job, facts, &verdict);
+        pass_runs_apply(pass, run, job, facts, &verdict);
         if (verdict.action == RUN_ACTION_WAIT)
             pass_slice(pass, run, job);
         free(facts);

@@ -31,8 +31,8 @@ struct variants {
     size_t count;
 };
 
-static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
-                            struct policy_plan *plan)
+static enum policy_fit pass_sooner_best(void *arg, uint32_t shape, const struct device_set *among,
+                                        uint16_t most, struct policy_plan *plan)
 {
     struct asked_planner *asked = arg;
     struct queue *queue = asked->queue;
@@ -75,7 +75,7 @@ static void add_variant(struct queue *queue, uint32_t like, json_t *spec, enum v
 }
 
 /* Whether all devices that the class may use have been measured for it. */
-static bool is_measured(const struct queue *queue, const struct job_class *class)
+static bool pass_sooner_is_measured(const struct queue *queue, const struct job_class *class)
 {
     return pass_is_measured_for(queue->pass, class->allowed, class->usable, class->key,
                                 class->profiles.document);
@@ -93,13 +93,13 @@ static void add_variants(struct queue *queue, uint32_t class, struct variants *v
     json_object_del(free_placement, "exclude");
     add_variant(queue, class, spec, VARIANT_DEVICES, variants);
     if (variants->count > 0 && variants->kinds[variants->count - 1] == VARIANT_DEVICES &&
-        !is_measured(queue, &queue->classes[queue->class_count - 1]))
+        !pass_sooner_is_measured(queue, &queue->classes[queue->class_count - 1]))
         variants->count--;
 }
 
 /* ---- the answer ---- */
 
-static void add_time(json_t *row, const char *key, int64_t us)
+static void pass_sooner_add_time(json_t *row, const char *key, int64_t us)
 {
     char text[32];
     json_object_set_new(row, key, us == INT64_MAX ? json_null() : json_string(clock_rfc3339(us, text)));
@@ -120,7 +120,7 @@ static json_t *run_row(const struct queue *queue, int64_t job)
                             owner_of(queue->pass, job));
     for (size_t i = 0; i < queue->snapshot.run_count; i++)
         if (queue->runs[i].job == job)
-            add_time(row, "ends", queue->runs[i].ends_us);
+            pass_sooner_add_time(row, "ends", queue->runs[i].ends_us);
     return row;
 }
 
@@ -132,8 +132,8 @@ static json_t *limit_row(const struct queue *queue, const struct sooner_change *
                           : shares_name(queue->pass->scheduler->shares, (uint16_t)change->subject));
 }
 
-static json_t *row_of(const struct queue *queue, const struct sooner_change *change,
-                      const struct variants *variants)
+static json_t *pass_sooner_row_of(const struct queue *queue, const struct sooner_change *change,
+                                  const struct variants *variants)
 {
     switch (change->kind) {
     case SOONER_RUN:
@@ -158,11 +158,12 @@ static json_t *row_of(const struct queue *queue, const struct sooner_change *cha
 
 /* Asks what would let the job start sooner. Returns the changes, new; NULL while the planner is searching, or
  * after a failure. */
-static json_t *ask(struct queue *queue, const struct policy_snapshot *snapshot, size_t index, bool late)
+static json_t *pass_sooner_ask(struct queue *queue, const struct policy_snapshot *snapshot, size_t index,
+                               bool late)
 {
     struct scheduler_pass *pass = queue->pass;
     struct asked_planner asked = {.queue = queue};
-    const struct policy_planner planner = {best, &asked};
+    const struct policy_planner planner = {pass_sooner_best, &asked};
     struct variants variants = {0};
     struct sooner_change found[SOONER_MAX];
     struct err err;
@@ -182,8 +183,8 @@ static json_t *ask(struct queue *queue, const struct policy_snapshot *snapshot, 
     else if (!asked.pending || late)
         changes = json_array();
     for (int i = 0; changes && i < count; i++) {
-        json_t *row = row_of(queue, &found[i], &variants);
-        add_time(row, "starts", found[i].starts_us);
+        json_t *row = pass_sooner_row_of(queue, &found[i], &variants);
+        pass_sooner_add_time(row, "starts", found[i].starts_us);
         pass_add(pass, changes, row);
     }
     for (size_t i = 0; i < VARIANTS; i++)
@@ -210,7 +211,8 @@ void pass_sooner(struct queue *queue)
         size_t index = 0;
         while (index < queue->front_count && front[index].id != id)
             index++;
-        json_t *changes = index < queue->front_count ? ask(queue, &snapshot, index, late) : json_array();
+        json_t *changes =
+            index < queue->front_count ? pass_sooner_ask(queue, &snapshot, index, late) : json_array();
         if (changes) {
             pass_add(pass, pass->sooner, json_pack("{s:I, s:o}", "job", id, "changes", changes));
             break; /* a pass answers one question; later passes answer the others */

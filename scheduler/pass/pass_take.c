@@ -35,7 +35,7 @@ bool pass_somebody_waits(const struct scheduler_pass *pass)
     return false;
 }
 
-static int compare(int64_t a, int64_t b)
+static int pass_take_compare(int64_t a, int64_t b)
 {
     return a < b ? -1 : a > b;
 }
@@ -45,9 +45,9 @@ static int by_leaf(const void *a, const void *b)
 {
     const struct store_sched_job *x = *(const struct store_sched_job *const *)a,
                                  *y = *(const struct store_sched_job *const *)b;
-    const int orders[] = {compare(x->leaf, y->leaf), compare(x->service, y->service),
-                          compare(y->priority, x->priority), compare(x->eligible_us, y->eligible_us),
-                          compare(x->id, y->id)};
+    const int orders[] = {pass_take_compare(x->leaf, y->leaf), pass_take_compare(x->service, y->service),
+                          pass_take_compare(y->priority, x->priority),
+                          pass_take_compare(x->eligible_us, y->eligible_us), pass_take_compare(x->id, y->id)};
     for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++)
         if (orders[i] != 0)
             return orders[i];
@@ -58,11 +58,12 @@ static int by_priority(const void *a, const void *b)
 {
     const struct store_sched_job *x = *(const struct store_sched_job *const *)a,
                                  *y = *(const struct store_sched_job *const *)b;
-    return x->priority != y->priority ? compare(y->priority, x->priority) : compare(x->id, y->id);
+    return x->priority != y->priority ? pass_take_compare(y->priority, x->priority)
+                                      : pass_take_compare(x->id, y->id);
 }
 
 /* Marks the job's class as chosen. Returns how many classes that adds: 0 if it was marked before. */
-static size_t choose(struct queue *queue, const struct store_sched_job *job)
+static size_t pass_take_choose(struct queue *queue, const struct store_sched_job *job)
 {
     const bool added = queue->class_at[job->class] == CLASS_LEFT_OUT;
     queue->class_at[job->class] = CLASS_CHOSEN;
@@ -76,7 +77,7 @@ static void choose_heads(struct queue *queue, const struct store_sched_job **job
     for (size_t i = 0; i < count && chosen < CLASSES_MAX / 2; i++) {
         of_leaf = i > 0 && jobs[i]->leaf == jobs[i - 1]->leaf ? of_leaf + 1 : 0;
         if (of_leaf < queue->shown_most)
-            chosen += choose(queue, jobs[i]);
+            chosen += pass_take_choose(queue, jobs[i]);
     }
 }
 
@@ -91,7 +92,7 @@ static void choose_window(struct queue *queue, const struct store_sched_job **jo
             (jobs[i]->priority == mark->priority && jobs[i]->id <= mark->id)))
         i++;
     for (; i < count && chosen < CLASSES_MAX / 2; i++)
-        chosen += choose(queue, jobs[i]);
+        chosen += pass_take_choose(queue, jobs[i]);
     queue->further = (struct queue_mark){.set = i < count};
     if (i > 0 && i < count)
         queue->further = (struct queue_mark){true, jobs[i - 1]->priority, jobs[i - 1]->id};

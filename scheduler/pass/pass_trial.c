@@ -49,7 +49,7 @@ static size_t plan_count(const json_t *trial)
     return json_array_size(json_object_get(trial, "plans"));
 }
 
-static double number_of(const json_t *object, const char *key)
+static double pass_trial_number_of(const json_t *object, const char *key)
 {
     return json_number_value(json_object_get(object, key));
 }
@@ -59,8 +59,8 @@ static size_t fastest_of(const json_t *trial)
 {
     size_t best = 0;
     for (size_t i = 0; i < plan_count(trial); i++) {
-        const double seconds = number_of(plan_at(trial, i), "measured_s");
-        const double least = number_of(plan_at(trial, best), "measured_s");
+        const double seconds = pass_trial_number_of(plan_at(trial, i), "measured_s");
+        const double least = pass_trial_number_of(plan_at(trial, best), "measured_s");
         if (seconds > 0 && (!(least > 0) || seconds < least))
             best = i;
     }
@@ -71,7 +71,7 @@ static size_t tried_count(const json_t *trial)
 {
     size_t count = 0;
     for (size_t i = 0; i < plan_count(trial); i++)
-        count += number_of(plan_at(trial, i), "measured_s") > 0 ? 1 : 0;
+        count += pass_trial_number_of(plan_at(trial, i), "measured_s") > 0 ? 1 : 0;
     return count;
 }
 
@@ -90,14 +90,15 @@ static void write_trial(struct scheduler_pass *pass, int64_t job, json_t *trial,
 
 /* ---- beginning ---- */
 
-static json_t *describe(const char *digest, const json_t *placement, json_t *devices, double step_s)
+static json_t *pass_trial_describe(const char *digest, const json_t *placement, json_t *devices,
+                                   double step_s)
 {
     json_t *one = json_pack("{s:s, s:O, s:o, s:f, s:n}", "digest", digest, "placement", placement, "devices",
                             devices, "predicted_s", step_s, "measured_s");
     return one;
 }
 
-static json_t *devices_of(const struct placer_answer *answer)
+static json_t *pass_trial_devices_of(const struct placer_answer *answer)
 {
     json_t *devices = json_array();
     for (size_t i = 0; i < answer->rank_count; i++)
@@ -109,19 +110,19 @@ static json_t *devices_of(const struct placer_answer *answer)
  * `whole`: a forecast T with the relative error u is one of T·(1 − u) to T·(1 + u). */
 static json_t *plans_within(const struct placer_answer *answer, double unsure, json_t *whole)
 {
-    const double step_s = number_of(answer->answer, "step_s");
+    const double step_s = pass_trial_number_of(answer->answer, "step_s");
     const char *digest = json_text_of(answer->plan, "digest");
     json_t *plans = json_array(), *rival;
     size_t i;
-    json_array_append_new(
-        plans, describe(digest, json_object_get(answer->answer, "placement"), devices_of(answer), step_s));
+    json_array_append_new(plans, pass_trial_describe(digest, json_object_get(answer->answer, "placement"),
+                                                     pass_trial_devices_of(answer), step_s));
     json_object_set(whole, digest, answer->plan);
     json_array_foreach (answer->rivals, i, rival) {
-        const double rival_s = number_of(rival, "step_s");
+        const double rival_s = pass_trial_number_of(rival, "step_s");
         if (rival_s * (1 - unsure) > step_s * (1 + unsure))
             continue;
-        json_array_append_new(plans,
-                              describe(json_text_of(rival, "digest"), json_object_get(rival, "placement"),
+        json_array_append_new(
+            plans, pass_trial_describe(json_text_of(rival, "digest"), json_object_get(rival, "placement"),
                                        json_incref(json_object_get(rival, "devices")), rival_s));
         json_object_set(whole, json_text_of(rival, "digest"), json_object_get(rival, "plan"));
     }
@@ -132,15 +133,16 @@ void pass_begin_trial(struct scheduler_pass *pass, const struct pass_start *star
 {
     const struct placer_answer *answer = &start->answer;
     const double spread = pass->view->forecast_spread;
-    const double unsure = fmin(
-        fmax(spread < 0 ? UNSURE_DEFAULT : spread, number_of(answer->answer, "uncertainty")), UNSURE_MOST);
+    const double unsure =
+        fmin(fmax(spread < 0 ? UNSURE_DEFAULT : spread, pass_trial_number_of(answer->answer, "uncertainty")),
+             UNSURE_MOST);
     if (start->job->attempt > 0 || start->checkpoint_step >= 0 || json_array_size(answer->rivals) == 0)
         return;
     json_t *whole = json_object(), *plans = plans_within(answer, unsure, whole);
-    const double step_s = number_of(answer->answer, "step_s");
+    const double step_s = pass_trial_number_of(answer->answer, "step_s");
     if (json_array_size(plans) > 1) {
         const char *digest = json_text_of(answer->plan, "digest");
-        const double tokens = step_s * number_of(answer->answer, "tokens_per_s");
+        const double tokens = step_s * pass_trial_number_of(answer->answer, "tokens_per_s");
         pass_add(pass, pass->trials,
                  json_pack("{s:I, s:b, s:{s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:O}, s:O, s:s}", "job",
                            (json_int_t)start->job->id, "open", 1, "document", "state", "trying", "at", 0,
@@ -187,7 +189,7 @@ static uint32_t steps_wanted(const struct store_sched_run *run)
 
 /* Whether each rank has measured enough. If not, the next pass is scheduled for when it should have: reports
  * of steps start none. */
-static bool is_measured(struct scheduler_pass *pass, const struct store_sched_run *run)
+static bool pass_trial_is_measured(struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     uint32_t least = run->rank_count > 0 ? UINT32_MAX : 0;
     for (uint32_t k = 0; k < run->rank_count; k++)
@@ -208,13 +210,15 @@ static double take_measure(json_t *trial, const json_t *fact)
     const size_t at = at_of(trial);
     json_t *plan = plan_at(trial, at);
     const json_t *lines = json_object_get(fact, "lines");
-    const double seconds = quartile_s(lines, number_of(trial, "step_tokens"));
-    const double first = number_of(plan_at(trial, 0), "measured_s"), gap = number_of(fact, "gap_s");
+    const double seconds = quartile_s(lines, pass_trial_number_of(trial, "step_tokens"));
+    const double first = pass_trial_number_of(plan_at(trial, 0), "measured_s"),
+                 gap = pass_trial_number_of(fact, "gap_s");
     const double longer = at > 0 ? (seconds - first) * (double)json_array_size(lines) : 0;
     json_object_set_new(plan, "measured_s", seconds > 0 ? json_real(seconds) : json_null());
-    json_object_set_new(trial, "spent_s",
-                        json_real(number_of(trial, "spent_s") + (at > 0 ? gap : 0) + fmax(longer, 0)));
-    return fmax(fmax(number_of(fact, "started_s"), at > 0 ? gap : 0), ANSWER_TRIAL_MOVE_S);
+    json_object_set_new(
+        trial, "spent_s",
+        json_real(pass_trial_number_of(trial, "spent_s") + (at > 0 ? gap : 0) + fmax(longer, 0)));
+    return fmax(fmax(pass_trial_number_of(fact, "started_s"), at > 0 ? gap : 0), ANSWER_TRIAL_MOVE_S);
 }
 
 /* ---- what comes next ---- */
@@ -244,13 +248,15 @@ static size_t next_plan(struct scheduler_pass *pass, const struct store_sched_ru
                         double restart_s)
 {
     const json_t *first = plan_at(trial, 0);
-    const double off = number_of(first, "measured_s") / number_of(first, "predicted_s");
+    const double off = pass_trial_number_of(first, "measured_s") / pass_trial_number_of(first, "predicted_s");
     for (size_t i = at_of(trial) + 1; i < plan_count(trial); i++) {
         const json_t *plan = plan_at(trial, i);
-        const double longer = off * number_of(plan, "predicted_s") - number_of(first, "measured_s");
-        const double steps = fmax(STEPS_LEAST, SECONDS_LEAST / number_of(plan, "predicted_s"));
+        const double longer =
+            off * pass_trial_number_of(plan, "predicted_s") - pass_trial_number_of(first, "measured_s");
+        const double steps = fmax(STEPS_LEAST, SECONDS_LEAST / pass_trial_number_of(plan, "predicted_s"));
         const double costs = 2 * restart_s + fmax(longer, 0) * fmin(steps, STEPS_MOST);
-        if (number_of(trial, "spent_s") + costs <= number_of(trial, "budget_s") && can_have(pass, run, plan))
+        if (pass_trial_number_of(trial, "spent_s") + costs <= pass_trial_number_of(trial, "budget_s") &&
+            can_have(pass, run, plan))
             return i;
     }
     return 0;
@@ -277,7 +283,7 @@ static void say_tried(const json_t *trial, char *text, size_t size)
     char took[32], said[32];
     *text = '\0';
     json_array_foreach (json_object_get(trial, "plans"), i, plan) {
-        const double seconds = number_of(plan, "measured_s");
+        const double seconds = pass_trial_number_of(plan, "measured_s");
         if (!(seconds > 0) || used + 1 >= size)
             continue;
         used += (size_t)snprintf(text + used, size - used, "%s%s on", used ? "; " : "",
@@ -289,7 +295,7 @@ static void say_tried(const json_t *trial, char *text, size_t size)
         if (used < size)
             used += (size_t)snprintf(text + used, size - used, "%s took %s per step (%s predicted)",
                                      k > 4 ? " and others" : "", units_seconds(took, seconds),
-                                     units_seconds(said, number_of(plan, "predicted_s")));
+                                     units_seconds(said, pass_trial_number_of(plan, "predicted_s")));
     }
 }
 
@@ -300,11 +306,12 @@ static void end_trial(struct scheduler_pass *pass, const struct store_sched_job 
     char tried[700], words[1000], saves[32], spent[32];
     const json_t *plan = plan_at(trial, chosen);
     const int64_t left = job->steps > job->reported ? job->steps - job->reported : 0;
-    const double saves_s =
-        fmax(0, number_of(plan_at(trial, 0), "measured_s") - number_of(plan, "measured_s")) * (double)left;
+    const double saves_s = fmax(0, pass_trial_number_of(plan_at(trial, 0), "measured_s") -
+                                       pass_trial_number_of(plan, "measured_s")) *
+                           (double)left;
     say_tried(trial, tried, sizeof(tried));
     units_seconds(saves, saves_s);
-    units_seconds(spent, number_of(trial, "spent_s"));
+    units_seconds(spent, pass_trial_number_of(trial, "spent_s"));
     if (why)
         snprintf(words, sizeof(words), "trial steps were given up: %s%s%s", why,
                  *tried ? ". Until then " : "", tried);
@@ -325,13 +332,15 @@ static void end_trial(struct scheduler_pass *pass, const struct store_sched_job 
     log_event(LOG_LEVEL_INFO, why ? "trial_given_up" : "trial_done",
               "job=%lld chosen=%zu tried=%zu spent_s=%.3g "
               "saves_s=%.3g",
-              (long long)job->id, chosen, tried_count(trial), number_of(trial, "spent_s"), saves_s);
+              (long long)job->id, chosen, tried_count(trial), pass_trial_number_of(trial, "spent_s"),
+              saves_s);
     write_trial(pass, job->id, trial, why ? "given up" : "done", chosen);
 }
 
 /* Decides after a plan was measured. Takes `trial`. Returns whether the run is to stop. */
-static bool go_on(struct scheduler_pass *pass, const struct store_sched_run *run,
-                  const struct store_sched_job *job, json_t *trial, double restart_s, char *text, size_t size)
+static bool pass_trial_go_on(struct scheduler_pass *pass, const struct store_sched_run *run,
+                             const struct store_sched_job *job, json_t *trial, double restart_s, char *text,
+                             size_t size)
 {
     const size_t at = at_of(trial), next = next_plan(pass, run, trial, restart_s), best = fastest_of(trial);
     if (next > 0) {
@@ -342,16 +351,16 @@ static bool go_on(struct scheduler_pass *pass, const struct store_sched_run *run
         write_trial(pass, job->id, trial, "trying", next);
         return true;
     }
-    const double gains_s =
-        (number_of(plan_at(trial, at), "measured_s") - number_of(plan_at(trial, best), "measured_s")) *
-        (double)(job->steps - job->reported);
+    const double gains_s = (pass_trial_number_of(plan_at(trial, at), "measured_s") -
+                            pass_trial_number_of(plan_at(trial, best), "measured_s")) *
+                           (double)(job->steps - job->reported);
     const bool returns = best != at && gains_s > restart_s && can_have(pass, run, plan_at(trial, best));
     if (returns) {
         snprintf(text, size, "trial steps: goes on with the fastest plan, %s",
                  json_text_of(plan_at(trial, best), "placement"));
         note_move(pass, job->id, plan_at(trial, best));
         count_move(trial);
-        json_object_set_new(trial, "spent_s", json_real(number_of(trial, "spent_s") + restart_s));
+        json_object_set_new(trial, "spent_s", json_real(pass_trial_number_of(trial, "spent_s") + restart_s));
     }
     end_trial(pass, job, trial, returns ? best : at, NULL);
     return returns;
@@ -371,7 +380,7 @@ bool pass_try(struct scheduler_pass *pass, const struct store_sched_run *run,
                   "other jobs wait for devices");
         return false;
     }
-    if (!is_measured(pass, run))
+    if (!pass_trial_is_measured(pass, run))
         return false;
     snprintf(key, sizeof(key), "%lld/%u", (long long)run->id, steps_wanted(run));
     const int got = facts_get(pass->scheduler->facts, FACT_TRIAL, key, &fact, &err);
@@ -384,11 +393,11 @@ bool pass_try(struct scheduler_pass *pass, const struct store_sched_run *run,
         return false;
     }
     const double restart_s = take_measure(trial, fact.document);
-    if (!(number_of(plan_at(trial, at_of(trial)), "measured_s") > 0)) {
+    if (!(pass_trial_number_of(plan_at(trial, at_of(trial)), "measured_s") > 0)) {
         end_trial(pass, job, trial, fastest_of(trial), "its steps told no times");
         return false;
     }
-    return go_on(pass, run, job, trial, restart_s, text, size);
+    return pass_trial_go_on(pass, run, job, trial, restart_s, text, size);
 }
 
 void pass_end_trial(struct scheduler_pass *pass, const struct store_sched_run *run,

@@ -302,7 +302,8 @@ bool pass_wait_aside(struct scheduler_pass *pass, const struct store_sched_job *
 /* ---- sets ---- */
 
 /* Takes `units` over. */
-static int push(struct pass_writing *writing, json_t *units, uint32_t mask, bool alone, struct err *err)
+static int pass_write_push(struct pass_writing *writing, json_t *units, uint32_t mask, bool alone,
+                           struct err *err)
 {
     if (ARRAY_RESERVE(writing->sets, writing->set_capacity, writing->set_count + 1, err) < 0) {
         json_decref(units);
@@ -329,16 +330,18 @@ static int divide(struct pass_writing *writing, size_t part, struct err *err)
         json_object_set_new((json_integer_value(of) & bit) != 0 ? suspects : others, unit, json_true());
     if (is_separable(&writing->set, part)) {
         json_decref(others);
-        return push(writing, suspects, bit, false, err) < 0
+        return pass_write_push(writing, suspects, bit, false, err) < 0
                    ? -1
-                   : push(writing, json_incref(writing->set.units), mask & ~bit, false, err);
+                   : pass_write_push(writing, json_incref(writing->set.units), mask & ~bit, false, err);
     }
     if (json_object_size(others) > 0)
-        return push(writing, suspects, mask, false, err) < 0 ? -1 : push(writing, others, mask, false, err);
+        return pass_write_push(writing, suspects, mask, false, err) < 0
+                   ? -1
+                   : pass_write_push(writing, others, mask, false, err);
     const size_t count = json_object_size(suspects);
     if (count <= 1) {
         json_decref(others);
-        return push(writing, suspects, mask, true, err);
+        return pass_write_push(writing, suspects, mask, true, err);
     }
     void *next;
     json_object_foreach_safe (suspects, next, unit, of) {
@@ -347,12 +350,14 @@ static int divide(struct pass_writing *writing, size_t part, struct err *err)
         json_object_set_new(others, unit, json_true());
         json_object_del(suspects, unit);
     }
-    return push(writing, others, mask, false, err) < 0 ? -1 : push(writing, suspects, mask, false, err);
+    return pass_write_push(writing, others, mask, false, err) < 0
+               ? -1
+               : pass_write_push(writing, suspects, mask, false, err);
 }
 
 /* Copies the rows of the set to writing->some, but for what is set aside. Returns the number of rows, -1
  * without memory. */
-static int fill(struct scheduler_pass *pass, struct pass_writing *writing)
+static int pass_write_fill(struct scheduler_pass *pass, struct pass_writing *writing)
 {
     int count = 0;
     writing->units = json_object();
@@ -482,7 +487,7 @@ static bool blame_unit(struct scheduler_pass *pass, const struct err *why)
 }
 
 /* Handles a transaction that failed. */
-static void failed(struct scheduler *scheduler, const struct err *why)
+static void pass_write_failed(struct scheduler *scheduler, const struct err *why)
 {
     struct pass_writing *writing = scheduler->pass->writing;
     const json_t *rows = store_decision_failed(&writing->some, why);
@@ -513,7 +518,7 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     if (!scheduler_settle(scheduler))
         return;
     if (err) {
-        failed(scheduler, err);
+        pass_write_failed(scheduler, err);
         return;
     }
     committed(scheduler, ids);
@@ -529,7 +534,7 @@ static void write_next(struct scheduler *scheduler)
     while (writing->set_count > 0 && writing->attempts < ATTEMPTS_MAX) {
         drop_attempt(writing);
         writing->set = writing->sets[--writing->set_count];
-        const int count = fill(pass, writing);
+        const int count = pass_write_fill(pass, writing);
         if (count == 0)
             continue;
         writing->attempts++;
@@ -540,7 +545,7 @@ static void write_next(struct scheduler *scheduler)
         else if (store_decide(scheduler->store, &writing->some, decided, scheduler, &err) == 0)
             return;
         scheduler->busy = false;
-        failed(scheduler, &err);
+        pass_write_failed(scheduler, &err);
         return;
     }
     writing->done(scheduler, writing->changed || writing->set_count > 0, NULL);
@@ -563,8 +568,8 @@ void pass_write(struct scheduler *scheduler, pass_written_fn *done)
         if (pass_ends(run))
             pass_add(pass, pass->ends, json_incref(run));
     /* New jobs draw ids, which are not drawn again: they are written behind everything that may fail. */
-    if (pass->failed || !writing || push(writing, NULL, MAKES_JOBS, false, &err) < 0 ||
-        push(writing, NULL, ~MAKES_JOBS, false, &err) < 0) {
+    if (pass->failed || !writing || pass_write_push(writing, NULL, MAKES_JOBS, false, &err) < 0 ||
+        pass_write_push(writing, NULL, ~MAKES_JOBS, false, &err) < 0) {
         pass_writing_destroy(writing);
         err_set(&err, ERR_NOMEM, "no memory for a decision");
         done(scheduler, false, &err);

@@ -84,7 +84,7 @@ static bool same(const struct plan_memo_key *a, const struct plan_memo_key *b)
 }
 
 /* Returns the slot of the answer with this key, or the empty slot where the answer belongs. */
-static size_t slot_of(const struct plan_memo *memo, const struct plan_memo_key *key)
+static size_t plan_memo_slot_of(const struct plan_memo *memo, const struct plan_memo_key *key)
 {
     uint64_t hash = hash_bytes(HASH_BEGIN, key->class, 8);
     hash = hash_bytes(hash, &key->among, sizeof(key->among));
@@ -100,7 +100,7 @@ void plan_memo_put(struct plan_memo *memo, const struct plan_memo_key *key,
 {
     if (memo->count == PLAN_MEMO_MAX)
         plan_memo_drop(memo);
-    const size_t slot = slot_of(memo, key), size = answer->words ? strlen(answer->words) + 1 : 0;
+    const size_t slot = plan_memo_slot_of(memo, key), size = answer->words ? strlen(answer->words) + 1 : 0;
     struct memo_note *note = malloc(sizeof(*note) + size);
     if (!note)
         return;
@@ -115,6 +115,6 @@ void plan_memo_put(struct plan_memo *memo, const struct plan_memo_key *key,
 
 const struct plan_memo_answer *plan_memo_get(const struct plan_memo *memo, const struct plan_memo_key *key)
 {
-    const struct memo_note *note = memo->notes[slot_of(memo, key)];
+    const struct memo_note *note = memo->notes[plan_memo_slot_of(memo, key)];
     return note ? &note->answer : NULL;
 }

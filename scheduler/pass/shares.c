@@ -152,7 +152,7 @@ static int take_rows(struct use_shares *shares, const struct store_view *view, d
 
 /* ---- the tree ---- */
 
-static struct policy_limits limits_of(const struct store_limits *from)
+static struct policy_limits shares_limits_of(const struct store_limits *from)
 {
     return (struct policy_limits){from->devices_max, from->running_max, from->month_seconds_max};
 }
@@ -178,7 +178,7 @@ static void add_groups(struct use_shares *shares, const struct store_view *view)
                 continue;
             shares->groups[shares->account_count] = g + 1;
             shares->accounts[shares->account_count++] = (struct policy_account){
-                .parent = parent, .weight = group->weight, .limits = limits_of(&group->limits)};
+                .parent = parent, .weight = group->weight, .limits = shares_limits_of(&group->limits)};
         }
     } while (shares->account_count > before);
 }
@@ -260,7 +260,7 @@ int shares_begin(struct use_shares *shares, const struct store_view *view, const
     add_groups(shares, view);
     add_leaves(shares);
     for (size_t i = 0; i < view->user_count; i++)
-        shares->users[i].limits = limits_of(&view->users[i].limits);
+        shares->users[i].limits = shares_limits_of(&view->users[i].limits);
     add_uses(shares, half_life_s);
     return 0;
 }

@@ -50,7 +50,7 @@ static void entry_free(struct fact_entry *entry)
 }
 
 /* Removes entry i. The entry's memory is freed now, or when the answer to its fetch comes. */
-static void drop(struct facts *facts, size_t i)
+static void facts_drop(struct facts *facts, size_t i)
 {
     struct fact_entry *entry = facts->entries[i];
     facts->entries[i] = facts->entries[--facts->count];
@@ -80,7 +80,7 @@ void facts_destroy(struct facts *facts)
     if (!facts)
         return;
     while (facts->count > 0)
-        drop(facts, facts->count - 1);
+        facts_drop(facts, facts->count - 1);
     free(facts);
 }
 
@@ -89,7 +89,7 @@ void facts_begin(struct facts *facts)
     facts->pass++;
     for (size_t i = facts->count; i-- > 0;)
         if (facts->entries[i]->used + UNUSED_PASSES_MAX < facts->pass)
-            drop(facts, i);
+            facts_drop(facts, i);
 }
 
 size_t facts_count(const struct facts *facts)
@@ -106,7 +106,7 @@ void facts_refresh_profiles(struct facts *facts)
 {
     for (size_t i = facts->count; i-- > 0;)
         if (facts->entries[i]->kind == FACT_PROFILES)
-            drop(facts, i);
+            facts_drop(facts, i);
 }
 
 void facts_forget_profiles(struct facts *facts)
@@ -117,7 +117,7 @@ void facts_forget_profiles(struct facts *facts)
 
 /* Makes room for one more entry: drops the least recently used ones, but none that the present pass has asked
  * for. */
-static bool make_room(struct facts *facts)
+static bool facts_make_room(struct facts *facts)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < facts->count; i++)
@@ -133,14 +133,14 @@ static bool make_room(struct facts *facts)
         if (oldest == facts->count)
             return facts->count < ENTRIES_MAX;
         bytes -= facts->entries[oldest]->sizes_bytes;
-        drop(facts, oldest);
+        facts_drop(facts, oldest);
     }
     return true;
 }
 
 /* ---- answers ---- */
 
-static void settle(struct fact_entry *entry, const struct err *err)
+static void facts_settle(struct fact_entry *entry, const struct err *err)
 {
     struct facts *facts = entry->facts;
     if (!facts) {
@@ -160,7 +160,7 @@ static void got_document(void *arg, const struct err *err, json_t *doc)
     struct fact_entry *entry = arg;
     if (!err)
         entry->document = json_incref(doc);
-    settle(entry, err);
+    facts_settle(entry, err);
 }
 
 static void got_dataset(void *arg, const struct err *err, const struct store_dataset *dataset)
@@ -178,10 +178,10 @@ static void got_dataset(void *arg, const struct err *err, const struct store_dat
             entry->sizes_bytes = dataset->sizes_bytes;
         }
     }
-    settle(entry, err);
+    facts_settle(entry, err);
 }
 
-static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
+static int facts_fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
 {
     switch (entry->kind) {
     case FACT_MODEL:
@@ -201,7 +201,7 @@ static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
 
 static int start_fetch(struct facts *facts, enum fact_kind kind, const char *key, struct err *err)
 {
-    if (!make_room(facts))
+    if (!facts_make_room(facts))
         return err_set(err, ERR_BUSY, "too many facts are needed at once");
     struct fact_entry *entry = calloc(1, sizeof(*entry));
     if (entry)
@@ -213,7 +213,7 @@ static int start_fetch(struct facts *facts, enum fact_kind kind, const char *key
     entry->facts = facts;
     entry->kind = kind;
     entry->used = facts->pass;
-    if (fetch(facts, entry, err) < 0) {
+    if (facts_fetch(facts, entry, err) < 0) {
         entry_free(entry);
         return -1;
     }
@@ -235,7 +235,7 @@ int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct 
         }
         if (entry->state == ENTRY_FAILED) {
             *err = entry->err;
-            drop(facts, i); /* the next pass asks again */
+            facts_drop(facts, i); /* the next pass asks again */
             return -1;
         }
         return 0;

@@ -7,7 +7,7 @@
 
 /* Returns the name of the external planner to ask, or NULL for none. `name` is the one in the specification,
  * or NULL. */
-static const char *name_of(const struct placer_request *request, const char *name)
+static const char *placer_external_name_of(const struct placer_request *request, const char *name)
 {
     if (!name)
         return planners_find(request->planners, PLANNER_DEFAULT) ? PLANNER_DEFAULT : NULL;
@@ -15,7 +15,8 @@ static const char *name_of(const struct placer_request *request, const char *nam
 }
 
 /* Runs the program of the planner `name`; *document becomes its answer, new. */
-static int ask(const struct placer_request *request, const char *name, json_t **document, struct err *err)
+static int placer_external_ask(const struct placer_request *request, const char *name, json_t **document,
+                               struct err *err)
 {
     const struct planner_entry *entry = planners_find(request->planners, name);
     if (!entry)
@@ -31,14 +32,14 @@ static int ask(const struct placer_request *request, const char *name, json_t **
 int placer_external(const struct placer_request *request, const char *name, const struct workload *workload,
                     const struct cluster *cluster, struct plan_answer *found, json_t **told, struct err *err)
 {
-    const char *asked = name_of(request, name);
+    const char *asked = placer_external_name_of(request, name);
     json_t *document = NULL;
     struct err why = {0};
     *told = NULL;
     if (!asked)
         return 0;
     const uint64_t begin_ns = clock_mono_ns();
-    if (ask(request, asked, &document, &why) < 0 && why.code == ERR_NOMEM)
+    if (placer_external_ask(request, asked, &document, &why) < 0 && why.code == ERR_NOMEM)
         return err_set(err, ERR_NOMEM, "%s", why.text);
     const struct planner_entry *entry = planners_find(request->planners, asked);
     const struct plug_answer theirs = {.name = asked,

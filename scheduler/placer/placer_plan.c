@@ -3,7 +3,7 @@
 #include "program/codec.h"
 #include "scheduler/placer/placer.h"
 
-static int encode(const json_t *document, struct buf *out, struct err *err)
+static int placer_plan_encode(const json_t *document, struct buf *out, struct err *err)
 {
     buf_clear(out);
     return frame_encode(document, out, err);
@@ -21,7 +21,7 @@ static int largest_rank(const json_t *plan, size_t *largest, struct err *err)
     buf_init(&bytes, SIZE_MAX / 2);
     *largest = 0;
     json_array_foreach ((json_t *)(uintptr_t)ranks, i, rank) {
-        if ((rc = encode(json_object_get(rank, "programs"), &bytes, err)) < 0)
+        if ((rc = placer_plan_encode(json_object_get(rank, "programs"), &bytes, err)) < 0)
             break;
         if (bytes.size > most) {
             most = bytes.size;
@@ -37,7 +37,7 @@ static int slice_fits(const json_t *slice, size_t rank, const struct frame_limit
 {
     struct buf bytes;
     buf_init(&bytes, SIZE_MAX / 2);
-    int rc = encode(slice, &bytes, err);
+    int rc = placer_plan_encode(slice, &bytes, err);
     json_t *decoded = rc == 0 ? frame_decode(bytes.data, bytes.size, most, err) : NULL;
     if (rc == 0 && !decoded && err->code != ERR_NOMEM)
         err_set(err, ERR_TOO_BIG,

@@ -307,9 +307,9 @@ static int repeat_pinned(const struct placer_request *request, const struct work
 }
 
 /* Searches for a plan, and asks the external planner if there is one. */
-static int search(const struct placer_request *request, const struct job_spec *spec,
-                  struct workload *workload, const struct cluster *cluster, struct placer_answer *answer,
-                  struct err *err)
+static int placer_planner_search(const struct placer_request *request, const struct job_spec *spec,
+                                 struct workload *workload, const struct cluster *cluster,
+                                 struct placer_answer *answer, struct err *err)
 {
     const struct plan_options options = {
         .programs = true,
@@ -364,7 +364,9 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
         rc = repeat(spec.placement.plan, &workload, cluster, answer, err);
     } else {
         const int pinned = request->pinned ? repeat_pinned(request, &workload, cluster, answer, err) : 0;
-        rc = pinned == 0 ? search(request, &spec, &workload, cluster, answer, err) : pinned > 0 ? 0 : -1;
+        rc = pinned == 0  ? placer_planner_search(request, &spec, &workload, cluster, answer, err)
+             : pinned > 0 ? 0
+                          : -1;
     }
 out:
     if (rc < 0)

@@ -6,7 +6,7 @@
 #include "scheduler/placer/placer_private.h"
 
 /* Whether one of the request's devices is on the node. Links of other nodes are left out of the request. */
-static bool has_node(const struct placer_request *request, const char *node)
+static bool placer_problem_has_node(const struct placer_request *request, const char *node)
 {
     for (size_t i = 0; node && i < request->device_count; i++)
         if (strcmp(request->devices[i].device->node, node) == 0)
@@ -47,7 +47,7 @@ static json_t *rows_json(const uint8_t *bytes, size_t size)
     return list;
 }
 
-static json_t *devices_json(const struct placer_request *request, const double *speeds)
+static json_t *placer_problem_devices_json(const struct placer_request *request, const double *speeds)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < request->device_count; i++) {
@@ -70,7 +70,7 @@ static json_t *devices_json(const struct placer_request *request, const double *
     return list;
 }
 
-static json_t *profiles_json(const struct placer_request *request)
+static json_t *placer_problem_profiles_json(const struct placer_request *request)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < request->device_count; i++)
@@ -84,8 +84,8 @@ static json_t *links_json(const struct placer_request *request)
     json_t *list = json_array();
     for (size_t i = 0; list && i < request->link_count; i++) {
         const json_t *link = request->links[i];
-        if (has_node(request, json_string_value(json_object_get(link, "from"))) &&
-            has_node(request, json_string_value(json_object_get(link, "to")))) {
+        if (placer_problem_has_node(request, json_string_value(json_object_get(link, "from"))) &&
+            placer_problem_has_node(request, json_string_value(json_object_get(link, "to")))) {
             json_array_append(list, (json_t *)(uintptr_t)link);
         }
     }
@@ -94,8 +94,8 @@ static json_t *links_json(const struct placer_request *request)
 
 json_t *placer_devices(const struct placer_request *request, const double *speeds)
 {
-    return json_pack("{s:o, s:o, s:o}", "devices", devices_json(request, speeds), "profiles",
-                     profiles_json(request), "links", links_json(request));
+    return json_pack("{s:o, s:o, s:o}", "devices", placer_problem_devices_json(request, speeds), "profiles",
+                     placer_problem_profiles_json(request), "links", links_json(request));
 }
 
 json_t *placer_problem(const struct placer_request *request, struct err *err)

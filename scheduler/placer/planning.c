@@ -112,7 +112,7 @@ static json_t *own(struct question *question, const json_t *document)
     return copy;
 }
 
-static uint8_t *copy_bytes(const uint8_t *bytes, size_t size)
+static uint8_t *planning_copy_bytes(const uint8_t *bytes, size_t size)
 {
     uint8_t *copy = malloc(size + 1);
     if (copy && size > 0)
@@ -163,8 +163,8 @@ static struct question *question_copy(const struct placer_request *from, const s
     question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
     question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
     question->links = calloc(from->link_count + 1, sizeof(json_t *));
-    question->train = copy_bytes(from->train_sizes, from->train_bytes);
-    question->eval = copy_bytes(from->eval_sizes, from->eval_bytes);
+    question->train = planning_copy_bytes(from->train_sizes, from->train_bytes);
+    question->eval = planning_copy_bytes(from->eval_sizes, from->eval_bytes);
     bool whole = question->owned && question->devices && question->rows && question->links &&
                  question->train && question->eval;
     if (whole) {
@@ -254,7 +254,7 @@ static int add_move(struct digest *digest, struct buf *text, const struct placer
                : 0;
 }
 
-static int key_of(const struct placer_request *request, struct question_key *key, struct err *err)
+static int planning_key_of(const struct placer_request *request, struct question_key *key, struct err *err)
 {
     struct digest *digest = digest_create(err);
     struct buf text = {.limit = KEY_BYTES_MAX};
@@ -350,7 +350,7 @@ static struct cached_answer *cache_slot(struct planning *planning)
     return oldest;
 }
 
-static void keep_answer(struct planning *planning, struct question *question)
+static void planning_keep_answer(struct planning *planning, struct question *question)
 {
     struct cached_answer *cached = cache_slot(planning);
     *cached = (struct cached_answer){.answer = question->answer,
@@ -367,7 +367,7 @@ static void keep_answer(struct planning *planning, struct question *question)
     question_free(question);
 }
 
-static void on_news(evutil_socket_t fd, short what, void *arg)
+static void planning_on_news(evutil_socket_t fd, short what, void *arg)
 {
     struct planning *planning = arg;
     struct question *answered[QUESTIONS_MAX];
@@ -381,7 +381,7 @@ static void on_news(evutil_socket_t fd, short what, void *arg)
     planning->answered_count = 0;
     pthread_mutex_unlock(&planning->lock);
     for (size_t i = 0; i < answered_count; i++)
-        keep_answer(planning, answered[i]);
+        planning_keep_answer(planning, answered[i]);
     if (answered_count > 0)
         planning->arrived(planning->arg);
 }
@@ -414,7 +414,7 @@ int planning_get(struct planning *planning, const struct placer_request *request
     struct question_key key = {0};
     size_t alike = 0; /* number of open questions of the same class */
     *answer = (struct placer_answer){0};
-    if (key_of(request, &key, err) < 0)
+    if (planning_key_of(request, &key, err) < 0)
         return -1;
     for (size_t i = 0; i < planning->cached_count; i++) {
         struct cached_answer *cached = &planning->cached[i];
@@ -469,9 +469,9 @@ struct planning *planning_create(struct event_base *base, const struct placer *p
     pthread_cond_init(&planning->wanted, NULL);
     planning->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     planning->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    planning->news = planning->eventfd >= 0
-                         ? event_new(base, planning->eventfd, EV_READ | EV_PERSIST, on_news, planning)
-                         : NULL;
+    planning->news = planning->eventfd >= 0 ? event_new(base, planning->eventfd, EV_READ | EV_PERSIST,
+                                                        planning_on_news, planning)
+                                            : NULL;
     if (planning->cancel_fd < 0 || !planning->news || event_add(planning->news, NULL) < 0) {
         err_set(err, ERR_NOMEM, "no memory for planning");
         planning_destroy(planning);

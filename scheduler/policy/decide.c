@@ -102,7 +102,7 @@ static void start_job(struct decision *x, struct considered *c, const struct res
     limits_take(&x->limits, x->snapshot, c->job, device_set_count(&plan->devices), seconds);
 }
 
-static void keep(struct decision *x, const struct policy_job *job, const struct reserve_start *start)
+static void decide_keep(struct decision *x, const struct policy_job *job, const struct reserve_start *start)
 {
     struct reserve_start kept = *start;
     if (!x->settings->backfill)
@@ -143,7 +143,7 @@ static void keep_start(struct decision *x, struct considered *c, const struct re
     if (reserve_is_dated(&x->reserve, &x->answers.plans[start->plan], start->starts_us))
         c->action->starts_us = start->starts_us;
     c->plan = start->plan;
-    keep(x, c->job, start);
+    decide_keep(x, c->job, start);
 }
 
 /* Handles a job whose plan is being searched for. Jobs behind it may start meanwhile, but not on the devices
@@ -179,7 +179,7 @@ static int wait_for_absent(struct decision *x, struct considered *c)
         if (found == FIT_YES) {
             x->absent_claims++;
             c->plan = start.plan;
-            keep(x, c->job, &start);
+            decide_keep(x, c->job, &start);
         }
     }
     return 0;
@@ -207,7 +207,7 @@ static int take_over(struct decision *x, struct considered *c, int64_t ends_us)
     c->action->starts_us = start.starts_us;
     c->plan = start.plan;
     x->claims++;
-    keep(x, c->job, &start);
+    decide_keep(x, c->job, &start);
     return 1;
 }
 
@@ -449,7 +449,7 @@ static double *step_charges(struct decision *x, size_t *shape_count)
     return charges;
 }
 
-static int check(const struct policy_snapshot *snapshot, struct err *err)
+static int decide_check(const struct policy_snapshot *snapshot, struct err *err)
 {
     if (snapshot->device_count > POLICY_DEVICES_MAX)
         return err_set(err, ERR_INVALID, "%zu devices: at most %d", snapshot->device_count,
@@ -515,9 +515,9 @@ static int walk(struct decision *x, const uint32_t *order, uint32_t *plans, stru
     return 0;
 }
 
-static int prepare(struct decision *x, const struct policy_planner *planner, int64_t now_us)
+static int decide_prepare(struct decision *x, const struct policy_planner *planner, int64_t now_us)
 {
-    if (check(x->snapshot, x->err) < 0 ||
+    if (decide_check(x->snapshot, x->err) < 0 ||
         limits_init(&x->limits, x->snapshot, x->settings, now_us, x->err) < 0 ||
         width_answers_init(&x->answers, planner, x->settings, x->err) < 0 ||
         preempt_init(&x->preempt, x->snapshot, x->settings, x->err) < 0)
@@ -549,7 +549,7 @@ int policy_decide(const struct policy_snapshot *snapshot, const struct policy_se
     }
     *x = (struct decision){
         .snapshot = snapshot, .settings = settings, .waiting = snapshot->job_count, .err = err};
-    if (prepare(x, planner, now_us) < 0)
+    if (decide_prepare(x, planner, now_us) < 0)
         goto out;
     charges = step_charges(x, &shape_count);
     if (!charges || policy_order(snapshot, settings, charges, shape_count, now_us, order, err) < 0 ||

@@ -13,7 +13,7 @@ struct order_key {
     uint32_t job;
 };
 
-static int compare_keys(const void *a, const void *b)
+static int order_compare_keys(const void *a, const void *b)
 {
     const struct order_key *x = a, *y = b;
     if (x->priority != y->priority)
@@ -26,10 +26,10 @@ static int compare_keys(const void *a, const void *b)
 static void sort_keys(struct order_key *keys, size_t count)
 {
     size_t sorted = 1;
-    while (sorted < count && compare_keys(&keys[sorted - 1], &keys[sorted]) <= 0)
+    while (sorted < count && order_compare_keys(&keys[sorted - 1], &keys[sorted]) <= 0)
         sorted++;
     if (sorted < count)
-        qsort(keys, count, sizeof(*keys), compare_keys);
+        qsort(keys, count, sizeof(*keys), order_compare_keys);
 }
 
 /* Jobs sorted by service and by leaf of the tree of accounts. Without shares all jobs belong to leaf 0. */
@@ -128,7 +128,7 @@ static size_t merge(const struct order_lists *lists, struct share_tree *tree, si
     return count;
 }
 
-static int check_jobs(const struct policy_snapshot *snapshot, struct err *err)
+static int order_check_jobs(const struct policy_snapshot *snapshot, struct err *err)
 {
     bool *inner = calloc(snapshot->account_count + 1, sizeof(*inner));
     int rc = 0;
@@ -168,7 +168,7 @@ int policy_order(const struct policy_snapshot *snapshot, const struct policy_set
         goto out;
     }
     if (share_tree_init(&tree, snapshot->accounts, snapshot->account_count, err) < 0 ||
-        check_jobs(snapshot, err) < 0)
+        order_check_jobs(snapshot, err) < 0)
         goto out;
     lists.charge_mean = find_mean(&lists, snapshot);
     fill_lists(&lists, snapshot);

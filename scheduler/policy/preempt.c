@@ -10,7 +10,7 @@ enum { SEARCHES_MAX = 64 };
 
 /* Finds the devices that each account's jobs may claim as their own (parents stand before their children),
  * and counts the waiting jobs of each account. */
-static void find_owners(struct preempt_state *preempt)
+static void preempt_find_owners(struct preempt_state *preempt)
 {
     const struct policy_snapshot *snapshot = preempt->snapshot;
     for (size_t d = device_set_next(&preempt->owned, 0); d < POLICY_DEVICES_MAX;
@@ -41,7 +41,7 @@ int preempt_init(struct preempt_state *preempt, const struct policy_snapshot *sn
     if (!preempt->own || !preempt->waiting || !preempt->order || !preempt->asked || !preempt->list)
         return err_set(err, ERR_NOMEM, "no memory for a decision");
     if (!device_set_is_empty(&preempt->owned))
-        find_owners(preempt);
+        preempt_find_owners(preempt);
     return 0;
 }
 
@@ -91,8 +91,8 @@ bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy
 
 /* Returns the rule by which the run yields to the job. *yields becomes the set of devices that the job then
  * gets. */
-static enum policy_rule rule_of(const struct preempt_state *preempt, const struct policy_run *run,
-                                const struct policy_job *job, struct device_set *yields)
+static enum policy_rule preempt_rule_of(const struct preempt_state *preempt, const struct policy_run *run,
+                                        const struct policy_job *job, struct device_set *yields)
 {
     *yields = run->devices;
     if (job->service == SERVICE_SCAVENGER)
@@ -122,7 +122,7 @@ static size_t list_runs(struct preempt_state *preempt, const struct policy_job *
     size_t count = 0;
     for (size_t i = 0; i < preempt->snapshot->run_count; i++) {
         if (preempt->asked[i] || !(runs[i].save_s > 0) ||
-            rule_of(preempt, &runs[i], job, &yields) == RULE_NONE)
+            preempt_rule_of(preempt, &runs[i], job, &yields) == RULE_NONE)
             continue;
         size_t at = count++;
         for (; at > 0 && loss_of(preempt, &runs[preempt->order[at - 1]]) > loss_of(preempt, &runs[i]); at--)
@@ -134,9 +134,9 @@ static size_t list_runs(struct preempt_state *preempt, const struct policy_job *
 
 /* Compares the job's gain by a plan with the loss of the runs that must yield for it. Returns whether the
  * gain is greater; *start is then the start with this plan. */
-static bool weigh(struct preempt_state *preempt, const struct reserve_state *reserve,
-                  const struct preempt_job *of, const struct policy_plan *plan, size_t listed,
-                  struct reserve_start *start)
+static bool preempt_weigh(struct preempt_state *preempt, const struct reserve_state *reserve,
+                          const struct preempt_job *of, const struct policy_plan *plan, size_t listed,
+                          struct reserve_start *start)
 {
     const struct policy_snapshot *snapshot = preempt->snapshot;
     const struct policy_job *job = &snapshot->jobs[of->index];
@@ -145,7 +145,7 @@ static bool weigh(struct preempt_state *preempt, const struct reserve_state *res
     for (size_t i = 0; i < listed; i++) {
         const struct policy_run *run = &snapshot->runs[preempt->order[i]];
         struct device_set yields, left = plan->devices;
-        const enum policy_rule rule = rule_of(preempt, run, job, &yields);
+        const enum policy_rule rule = preempt_rule_of(preempt, run, job, &yields);
         device_set_subtract(&left, &yields);
         if (device_set_equal(&left, &plan->devices))
             continue;
@@ -186,7 +186,7 @@ int preempt_find(struct preempt_state *preempt, const struct reserve_state *rese
     for (size_t count = 0, next = 1; count < listed; next *= 2) {
         for (; count < next && count < listed; count++) {
             struct device_set yields;
-            rule_of(preempt, &preempt->snapshot->runs[preempt->order[count]], job, &yields);
+            preempt_rule_of(preempt, &preempt->snapshot->runs[preempt->order[count]], job, &yields);
             device_set_intersect(&yields, of->among);
             device_set_unite(&set, &yields);
         }
@@ -197,7 +197,7 @@ int preempt_find(struct preempt_state *preempt, const struct reserve_state *rese
         const int fit = width_choose(answers, &question, &start->plan, err);
         if (fit < 0 || fit == FIT_PENDING)
             return fit;
-        if (fit == FIT_YES && weigh(preempt, reserve, of, &answers->plans[start->plan], count, start))
+        if (fit == FIT_YES && preempt_weigh(preempt, reserve, of, &answers->plans[start->plan], count, start))
             return FIT_YES;
     }
     return FIT_NO;

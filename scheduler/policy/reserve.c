@@ -249,9 +249,9 @@ static int64_t start_of(const struct reserve_state *reserve, const struct policy
 }
 
 /* Considers a start at one time, and keeps the better of it and *start in *start. */
-static int weigh(const struct reserve_state *reserve, struct width_answers *answers,
-                 const struct policy_job *job, struct width_question question, struct device_set set,
-                 int64_t at_us, struct reserve_start *start, struct err *err)
+static int reserve_weigh(const struct reserve_state *reserve, struct width_answers *answers,
+                         const struct policy_job *job, struct width_question question, struct device_set set,
+                         int64_t at_us, struct reserve_start *start, struct err *err)
 {
     for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         uint32_t plan;
@@ -274,7 +274,7 @@ static int weigh(const struct reserve_state *reserve, struct width_answers *answ
 }
 
 /* Adds a time at which devices become free to the sorted times. */
-static void add_time(struct reserve_state *reserve, int64_t at_us)
+static void reserve_add_time(struct reserve_state *reserve, int64_t at_us)
 {
     size_t low = 0, high = reserve->time_count;
     while (low < high) {
@@ -318,7 +318,7 @@ int reserve_find(struct reserve_state *reserve, struct width_answers *answers, c
     const size_t count = reserve->time_count;
     for (size_t i = 0; i < count && reserve->times[i] < start->ends_us;) {
         const struct device_set set = free_at(reserve, among, reserve->times[i]);
-        const int fit = weigh(reserve, answers, job, question, set, reserve->times[i], start, err);
+        const int fit = reserve_weigh(reserve, answers, job, question, set, reserve->times[i], start, err);
         if (fit < 0)
             return -1;
         pending = pending || fit == FIT_PENDING;
@@ -340,7 +340,7 @@ void reserve_take(struct reserve_state *reserve, const struct policy_plan *plan,
     device_set_subtract(&reserve->free, &plan->devices);
     reserve->changed = true;
     if (reserve->time_count > 0)
-        add_time(reserve, ends_us);
+        reserve_add_time(reserve, ends_us);
 }
 
 void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
@@ -362,7 +362,7 @@ void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan,
         reserve->changed = reserve->changed || device_set_has(&reserve->free, d);
     }
     if (reserve->time_count > 0)
-        add_time(reserve, start->ends_us);
+        reserve_add_time(reserve, start->ends_us);
 }
 
 const struct reserve_kept *reserve_before(const struct reserve_state *reserve, const struct policy_plan *plan,

@@ -28,8 +28,8 @@ struct asker {
 };
 
 /* Decides about the snapshot. Writes the decision about the job to *action. */
-static int ask(const struct asker *asker, const struct policy_snapshot *snapshot,
-               struct policy_action *action)
+static int sooner_ask(const struct asker *asker, const struct policy_snapshot *snapshot,
+                      struct policy_action *action)
 {
     struct policy_decision decision;
     if (policy_decide(snapshot, asker->settings, asker->planner, asker->now_us, &decision, asker->err) < 0)
@@ -51,8 +51,8 @@ struct played {
 };
 
 /* Counts a run that begins, or one that ends, in what its user and account hold. */
-static void count_use(struct policy_account *accounts, struct policy_user *users,
-                      const struct policy_run *run, bool begins)
+static void sooner_count_use(struct policy_account *accounts, struct policy_user *users,
+                             const struct policy_run *run, bool begins)
 {
     const uint32_t devices = (uint32_t)device_set_count(&run->devices);
     struct policy_use *const uses[] = {&accounts[run->account].use, &users[run->user].use};
@@ -85,7 +85,7 @@ static bool take_starts(struct played *played, const struct policy_decision *dec
                                 .account = job->account,
                                 .service = job->service,
                                 .devices = action->plan->devices};
-        count_use(played->accounts, played->users, &played->runs[played->run_count - 1], true);
+        sooner_count_use(played->accounts, played->users, &played->runs[played->run_count - 1], true);
         job->id = -1;
     }
     for (size_t i = 0; i < played->job_count; i++)
@@ -105,7 +105,7 @@ static int64_t end_next(struct played *played, int64_t now_us)
             next_us = played->runs[i].ends_us > now_us ? played->runs[i].ends_us : now_us;
     for (size_t i = 0; i < played->run_count && next_us < INT64_MAX;)
         if (played->runs[i].ends_us <= next_us) {
-            count_use(played->accounts, played->users, &played->runs[i], false);
+            sooner_count_use(played->accounts, played->users, &played->runs[i], false);
             played->runs[i] = played->runs[--played->run_count];
         } else {
             i++;
@@ -181,7 +181,7 @@ static int offer(struct asker *asker, const struct policy_snapshot *snapshot, st
 {
     struct policy_action action = {.starts_us = INT64_MAX};
     int alike = 0, at = asker->count;
-    if (ask(asker, snapshot, &action) < 0)
+    if (sooner_ask(asker, snapshot, &action) < 0)
         return -1;
     if (action.starts_us > asker->now_us && (action.starts_us == INT64_MAX || asker->before_us == INT64_MAX))
         return 0;
@@ -285,10 +285,10 @@ static int ask_runs(struct asker *asker)
         for (size_t k = 0; k < count; k++)
             if (&asker->snapshot->runs[k] != order[i])
                 without.runs[changed.run_count++] = asker->snapshot->runs[k];
-        count_use(without.accounts, without.users, order[i], false);
+        sooner_count_use(without.accounts, without.users, order[i], false);
         rc = offer(asker, &changed, (struct sooner_change){.kind = SOONER_RUN, .subject = order[i]->job},
                    RUNS_KEPT);
-        count_use(without.accounts, without.users, order[i], true);
+        sooner_count_use(without.accounts, without.users, order[i], true);
     }
     free(order);
     played_fini(&without);
@@ -350,7 +350,7 @@ int policy_sooner(const struct sooner_question *question, struct sooner_change f
                           .job = question->job,
                           .found = found,
                           .err = err};
-    int rc = ask(&asker, asker.snapshot, &asker.action);
+    int rc = sooner_ask(&asker, asker.snapshot, &asker.action);
     *starts_us = INT64_MAX;
     if (rc == 0 && asker.action.verdict == VERDICT_START)
         *starts_us = now_us;

@@ -18,7 +18,7 @@ struct width_entry {
     uint32_t plan;
 };
 
-static uint64_t mix(uint64_t x)
+static uint64_t width_mix(uint64_t x)
 {
     /* the finaliser of splitmix64 (Steele, Lea and Flood 2014) */
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -52,7 +52,7 @@ static size_t set_slot(const struct width_answers *answers, const struct device_
     uint64_t hash = 0;
     for (size_t i = 0; i < DEVICE_SET_WORDS; i++)
         if (set->words[i])
-            hash += mix(set->words[i] + i);
+            hash += width_mix(set->words[i] + i);
     size_t at = (size_t)hash & mask;
     while (answers->set_slots[at] != 0 && !device_set_equal(&answers->sets[answers->set_slots[at] - 1], set))
         at = (at + 1) & mask;
@@ -89,14 +89,14 @@ int64_t width_set(struct width_answers *answers, const struct device_set *set, s
 /* ---- answers ---- */
 
 /* Returns the entry of a question, or the free entry where its answer belongs. */
-static struct width_entry *entry_of(const struct width_answers *answers, const struct width_question *q,
-                                    enum answer_kind kind)
+static struct width_entry *width_entry_of(const struct width_answers *answers, const struct width_question *q,
+                                          enum answer_kind kind)
 {
     const size_t mask = answers->entry_slots - 1;
     const uint64_t low = (uint64_t)q->shape << 32 | q->set;
     const uint64_t high =
         (uint64_t)q->least << 48 | (uint64_t)q->most << 32 | (uint64_t)q->fair << 16 | (uint64_t)kind;
-    size_t at = (size_t)mix(low + mix(high)) & mask;
+    size_t at = (size_t)width_mix(low + width_mix(high)) & mask;
     for (;; at = (at + 1) & mask) {
         struct width_entry *entry = &answers->entries[at];
         if (!entry->used || (entry->shape == q->shape && entry->set == q->set && entry->least == q->least &&
@@ -119,45 +119,45 @@ static int grow_entries(struct width_answers *answers, struct err *err)
         if (old[i].used) {
             const struct width_question q = {old[i].shape, old[i].set, old[i].least, old[i].most,
                                              old[i].fair};
-            *entry_of(answers, &q, old[i].kind) = old[i];
+            *width_entry_of(answers, &q, old[i].kind) = old[i];
         }
     }
     free(old);
     return 0;
 }
 
-static int remember(struct width_answers *answers, const struct width_question *q, enum answer_kind kind,
-                    enum policy_fit fit, uint32_t plan, struct err *err)
+static int width_remember(struct width_answers *answers, const struct width_question *q,
+                          enum answer_kind kind, enum policy_fit fit, uint32_t plan, struct err *err)
 {
     if (2 * (answers->entry_count + 1) > answers->entry_slots && grow_entries(answers, err) < 0)
         return -1;
     answers->entry_count++;
-    *entry_of(answers, q, kind) = (struct width_entry){.shape = q->shape,
-                                                       .set = q->set,
-                                                       .least = q->least,
-                                                       .most = q->most,
-                                                       .kind = (uint8_t)kind,
-                                                       .fair = q->fair,
-                                                       .used = 1,
-                                                       .fit = (uint8_t)fit,
-                                                       .plan = plan};
+    *width_entry_of(answers, q, kind) = (struct width_entry){.shape = q->shape,
+                                                             .set = q->set,
+                                                             .least = q->least,
+                                                             .most = q->most,
+                                                             .kind = (uint8_t)kind,
+                                                             .fair = q->fair,
+                                                             .used = 1,
+                                                             .fit = (uint8_t)fit,
+                                                             .plan = plan};
     return (int)fit;
 }
 
 /* Asks the planner for the plan of a shape on at most question->most devices of a set, or takes its
  * remembered answer. */
-static int ask(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
-               struct err *err)
+static int width_ask(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
+                     struct err *err)
 {
     const struct width_question q = {.shape = question->shape, .set = question->set, .most = question->most};
-    const struct width_entry *entry = entry_of(answers, &q, ANSWER_PLAN);
+    const struct width_entry *entry = width_entry_of(answers, &q, ANSWER_PLAN);
     if (entry->used) {
         *plan = entry->plan;
         return entry->fit;
     }
     const struct device_set among = answers->sets[q.set];
     if (device_set_is_empty(&among))
-        return remember(answers, &q, ANSWER_PLAN, FIT_NO, 0, err);
+        return width_remember(answers, &q, ANSWER_PLAN, FIT_NO, 0, err);
     if (ARRAY_RESERVE(answers->plans, answers->plan_capacity, answers->plan_count + 1, err) < 0)
         return -1;
     struct policy_plan *to = &answers->plans[answers->plan_count];
@@ -169,7 +169,7 @@ static int ask(struct width_answers *answers, const struct width_question *quest
         fit = FIT_NO;
     *plan = (uint32_t)answers->plan_count;
     answers->plan_count += fit == FIT_YES ? 1 : 0;
-    return remember(answers, &q, ANSWER_PLAN, fit, *plan, err);
+    return width_remember(answers, &q, ANSWER_PLAN, fit, *plan, err);
 }
 
 /* Returns the plan's steps per charged device-second. */
@@ -181,8 +181,8 @@ static double worth(const struct policy_plan *plan)
 /* Takes the fastest plan on at most question->fair devices whose steps per charged device-second reach
  * settings->width_least of the best such plan. If no plan fits on that few devices, it takes the plan on the
  * fewest devices. The number of devices is doubled from plan to plan, so that few plans are asked for. */
-static int narrow(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
-                  struct err *err)
+static int width_narrow(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
+                        struct err *err)
 {
     uint32_t plans[16], count = 0;
     struct width_question q = *question;
@@ -194,7 +194,7 @@ static int narrow(struct width_answers *answers, const struct width_question *qu
         q.most = (uint16_t)(most < widest ? most : widest);
         if (q.most < question->least)
             continue;
-        const int fit = ask(answers, &q, &other, err);
+        const int fit = width_ask(answers, &q, &other, err);
         if (fit < 0 || fit == FIT_PENDING)
             return fit;
         if (fit == FIT_YES && device_set_count(&answers->plans[other].devices) >= question->least)
@@ -215,7 +215,7 @@ static int narrow(struct width_answers *answers, const struct width_question *qu
 int width_choose(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
                  struct err *err)
 {
-    const struct width_entry *entry = entry_of(answers, question, ANSWER_CHOICE);
+    const struct width_entry *entry = width_entry_of(answers, question, ANSWER_CHOICE);
     int fit;
     if (entry->used) {
         *plan = entry->plan;
@@ -223,11 +223,11 @@ int width_choose(struct width_answers *answers, const struct width_question *que
     }
     *plan = 0;
     if (question->fair > 0 && answers->settings->width) {
-        fit = narrow(answers, question, plan, err);
+        fit = width_narrow(answers, question, plan, err);
     } else {
-        fit = ask(answers, question, plan, err);
+        fit = width_ask(answers, question, plan, err);
         if (fit == FIT_YES && device_set_count(&answers->plans[*plan].devices) < question->least)
             fit = FIT_NO;
     }
-    return fit < 0 ? -1 : remember(answers, question, ANSWER_CHOICE, (enum policy_fit)fit, *plan, err);
+    return fit < 0 ? -1 : width_remember(answers, question, ANSWER_CHOICE, (enum policy_fit)fit, *plan, err);
 }

@@ -16,7 +16,7 @@ static int compare_doubles(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double median(double *values, size_t count)
+static double records_median(double *values, size_t count)
 {
     if (count == 0)
         return 0;
@@ -85,13 +85,13 @@ static int fit_shape(struct recorded_world *world, size_t shape, struct err *err
     for (size_t i = 0; i < count; i++)
         if (work[i] > 0 && device_set_count(&planner->plans[begin + i].devices) == least)
             alone[alone_count++] = work[i];
-    to->step_s = median(alone, alone_count);
+    to->step_s = records_median(alone, alone_count);
     for (size_t i = 0; i < count; i++) {
         const size_t width = device_set_count(&planner->plans[begin + i].devices);
         if (work[i] > 0 && width > least)
             loss[loss_count++] = (work[i] / to->step_s - 1) / (double)(width - least);
     }
-    to->loss = fmax(0, median(loss, loss_count));
+    to->loss = fmax(0, records_median(loss, loss_count));
     to->bytes = fmin(to->bytes, fits);
     if (alone_count == 0)
         /* a class that was never planned runs nowhere */
@@ -110,7 +110,7 @@ static int64_t index_of(const char *const *names, size_t count, const char *name
     return -1;
 }
 
-static struct policy_limits limits_of(const json_t *of)
+static struct policy_limits records_limits_of(const json_t *of)
 {
     return (struct policy_limits){(uint32_t)json_integer_value(json_object_get(of, "devices_max")),
                                   (uint32_t)json_integer_value(json_object_get(of, "running_max")),
@@ -227,13 +227,13 @@ static int take_people(struct recorded_world *world, const json_t *records, size
             world->accounts[placed++] =
                 (struct policy_account){.parent = (uint16_t)parent,
                                         .weight = json_number_value(json_object_get(row, "weight")),
-                                        .limits = limits_of(row)};
+                                        .limits = records_limits_of(row)};
         }
     } while (placed > before);
     world->simulation.account_count = placed;
     json_array_foreach ((json_t *)(uintptr_t)users, i, row) {
         world->users[i] = json_text_of(row, "name");
-        world->people[i].limits = limits_of(row);
+        world->people[i].limits = records_limits_of(row);
     }
     world->simulation.user_count = json_array_size(users);
     return 0;
@@ -282,8 +282,8 @@ static int64_t take_outcome(const json_t *row, double *error, struct recorded_ou
     return steps;
 }
 
-static int take_job(struct recorded_world *world, const json_t *records, const json_t *row, size_t groups,
-                    size_t *leaves, struct err *err)
+static int records_take_job(struct recorded_world *world, const json_t *records, const json_t *row,
+                            size_t groups, size_t *leaves, struct err *err)
 {
     const json_t *classes = json_object_get(records, "classes");
     struct simulated_job *job = &world->jobs[world->simulation.job_count];
@@ -326,8 +326,8 @@ static int compare_arrived(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int take_jobs(struct recorded_world *world, const json_t *records, const json_t *arrivals,
-                     struct err *err)
+static int records_take_jobs(struct recorded_world *world, const json_t *records, const json_t *arrivals,
+                             struct err *err)
 {
     const size_t count = json_array_size(arrivals), groups = world->simulation.account_count;
     struct arrived *order = calloc(count + 1, sizeof(*order));
@@ -344,7 +344,7 @@ static int take_jobs(struct recorded_world *world, const json_t *records, const 
     if (rc == 0)
         qsort(order, count, sizeof(*order), compare_arrived);
     for (size_t i = 0; i < count && rc == 0; i++)
-        rc = take_job(world, records, order[i].row, groups, leaves, err);
+        rc = records_take_job(world, records, order[i].row, groups, leaves, err);
     free(order);
     free(leaves);
     return rc;
@@ -392,7 +392,7 @@ int recorded_world_make(const json_t *records, const json_t *arrivals, const cha
     if (take_settings(world, records, err) < 0 || take_devices(world, records, add, add_count, err) < 0 ||
         take_classes(world, records, add, err) < 0 ||
         take_people(world, records, json_array_size(arrivals), err) < 0 ||
-        take_jobs(world, records, arrivals, err) < 0 || take_leases(world, records, err) < 0) {
+        records_take_jobs(world, records, arrivals, err) < 0 || take_leases(world, records, err) < 0) {
         recorded_world_fini(world);
         return -1;
     }
@@ -491,7 +491,7 @@ json_t *recorded_summary(const struct recorded_world *world, const struct record
     }
     if (waits && users && groups) {
         const double there_s = 1e-6 * (double)(of->ends_us - of->begins_us) * (double)device_count;
-        const double middle = median(waits, of->job_count); /* sorts waits[] */
+        const double middle = records_median(waits, of->job_count); /* sorts waits[] */
         summary = json_pack(
             "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}", "jobs", (json_int_t)of->job_count, "left",
             (json_int_t)world->left, "started", (json_int_t)started, "ended", (json_int_t)ended,

@@ -38,7 +38,7 @@ static void simulator_fini(struct simulator *s)
     free(s->away_since_us);
 }
 
-static void *copy_of(const void *from, size_t count, size_t size)
+static void *simulate_copy_of(const void *from, size_t count, size_t size)
 {
     char *to = calloc(count + 1, size);
     if (to && count > 0)
@@ -51,8 +51,8 @@ static int simulator_init(struct simulator *s, const struct simulation *of, stru
 {
     *s = (struct simulator){.of = of, .result = result, .now_us = of->begins_us, .err = err};
     *result = (struct simulation_result){0};
-    s->accounts = copy_of(of->accounts, of->account_count, sizeof(*s->accounts));
-    s->users = copy_of(of->users, of->user_count, sizeof(*s->users));
+    s->accounts = simulate_copy_of(of->accounts, of->account_count, sizeof(*s->accounts));
+    s->users = simulate_copy_of(of->users, of->user_count, sizeof(*s->users));
     s->queue = calloc(of->job_count + 1, sizeof(*s->queue));
     s->runs = calloc(of->device_count + 1, sizeof(*s->runs));
     s->running = calloc(of->device_count + 1, sizeof(*s->running));
@@ -112,7 +112,7 @@ static void enqueue(struct simulator *s, size_t index, int64_t steps)
         s->result->queue_max = s->queued;
 }
 
-static void count_use(struct simulator *s, const struct policy_run *run, bool begins)
+static void simulate_count_use(struct simulator *s, const struct policy_run *run, bool begins)
 {
     const uint32_t devices = (uint32_t)device_set_count(&run->devices);
     struct policy_use *const uses[] = {&s->accounts[run->account].use, &s->users[run->user].use};
@@ -124,7 +124,7 @@ static void count_use(struct simulator *s, const struct policy_run *run, bool be
 
 static void remove_run(struct simulator *s, size_t at)
 {
-    count_use(s, &s->runs[at], false);
+    simulate_count_use(s, &s->runs[at], false);
     s->run_count--;
     memmove(&s->runs[at], &s->runs[at + 1], (s->run_count - at) * sizeof(*s->runs));
     memmove(&s->running[at], &s->running[at + 1], (s->run_count - at) * sizeof(*s->running));
@@ -191,7 +191,7 @@ static void digest(struct simulator *s, uint64_t value)
     s->result->digest ^= s->result->digest >> 29;
 }
 
-static int start(struct simulator *s, const struct policy_job *job, const struct policy_plan *plan)
+static int simulate_start(struct simulator *s, const struct policy_job *job, const struct policy_plan *plan)
 {
     const struct simulated_job *of = &s->of->jobs[job->id];
     struct simulated_outcome *outcome = &s->result->outcomes[job->id];
@@ -220,7 +220,7 @@ static int start(struct simulator *s, const struct policy_job *job, const struct
                                                         .step_s = plan->step_s * of->error,
                                                         .steps = job->steps_left,
                                                         .ends_us = s->now_us + (int64_t)ceil(true_us)};
-    count_use(s, run, true);
+    simulate_count_use(s, run, true);
     if (outcome->starts_us == INT64_MAX)
         outcome->starts_us = s->now_us;
     if (outcome->said_count > 0 && outcome->starts_us == s->now_us)
@@ -253,7 +253,7 @@ static void note_prediction(struct simulator *s, const struct policy_action *act
     outcome->said_to_us = s->now_us + (int64_t)(1e6 * to_s);
 }
 
-static int apply(struct simulator *s, const struct policy_decision *decision)
+static int simulate_apply(struct simulator *s, const struct policy_decision *decision)
 {
     size_t kept = 0;
     for (size_t i = 0; i < decision->count; i++) {
@@ -268,7 +268,7 @@ static int apply(struct simulator *s, const struct policy_decision *decision)
                 digest(s, action->plan->devices.words[w]);
         }
         if (action->verdict == VERDICT_START) {
-            if (start(s, job, action->plan) < 0)
+            if (simulate_start(s, job, action->plan) < 0)
                 return -1;
             job->id = -1;
             continue;
@@ -289,7 +289,7 @@ static int apply(struct simulator *s, const struct policy_decision *decision)
     return 0;
 }
 
-static int decide(struct simulator *s)
+static int simulate_decide(struct simulator *s)
 {
     const struct policy_snapshot snapshot = {.account_count = s->of->account_count,
                                              .user_count = s->of->user_count,
@@ -311,7 +311,7 @@ static int decide(struct simulator *s)
     if (s->of->policy(&snapshot, s->of->settings, s->of->planner, s->now_us, &decision, s->err) < 0)
         return -1;
     s->result->decisions++;
-    const int rc = apply(s, &decision);
+    const int rc = simulate_apply(s, &decision);
     policy_decision_fini(&decision);
     return rc;
 }
@@ -350,7 +350,7 @@ int simulation_run(const struct simulation *simulation, struct simulation_result
     while (rc == 0) {
         const bool any = happen(&s);
         if (s.queued > 0)
-            rc = decide(&s);
+            rc = simulate_decide(&s);
         const bool idle = s.arrived == simulation->job_count && s.queued == 0 && s.run_count == 0;
         const int64_t next_us = find_next(&s);
         if (rc < 0 || idle || (!any && next_us <= s.now_us))

@@ -78,7 +78,7 @@ static void bring(struct scheduler *scheduler, const uint8_t *data, size_t size,
     arrays_bound(redis);
     redis->state = STATE_GREETING;
     redis->stream = pair[0];
-    bufferevent_setcb(pair[0], stream_readable, NULL, NULL, redis);
+    bufferevent_setcb(pair[0], redis_stream_readable, NULL, NULL, redis);
     bufferevent_enable(pair[0], EV_READ | EV_WRITE);
     bufferevent_enable(pair[1], EV_READ | EV_WRITE);
     for (size_t at = 0; at < size && redis->stream == pair[0]; at += piece) {

@@ -121,7 +121,7 @@ static int tensor_fill(void *arg, uint64_t offset, size_t size, void *dst, struc
     return piece_reader_read(tensor->reader, &wanted, dst, err);
 }
 
-static int items_by_name(const void *a, const void *b)
+static int adapter_file_items_by_name(const void *a, const void *b)
 {
     return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
 }
@@ -163,7 +163,7 @@ static int items_make(const struct session *session, struct adapter_log *log, st
                                       .arg = tensor};
     }
     if (all->tensor_count > 0)
-        qsort(all->items, all->tensor_count, sizeof(*all->items), items_by_name);
+        qsort(all->items, all->tensor_count, sizeof(*all->items), adapter_file_items_by_name);
     all->count = all->tensor_count + peft_add_head(&config, all->items, all->tensor_count);
     for (uint32_t i = 0; i < all->count; i++)
         all->bytes += sizeof(float) * tensor_wanted(all->items[i].arg).area.count;

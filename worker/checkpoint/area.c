@@ -28,7 +28,7 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t area_least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -46,11 +46,11 @@ static bool same_columns(const struct area *a, const struct area *b)
 /* Copies from one area to the other. The n values to copy follow one another in both rectangles, from value i
  * of `from`'s and from value j of `to`'s; values that one of the areas lacks are left out. Returns the number
  * of values copied. */
-static uint64_t run_copy(const struct area *from, const float *src, int64_t i, const struct area *to,
-                         float *dst, int64_t j, int64_t n)
+static uint64_t area_run_copy(const struct area *from, const float *src, int64_t i, const struct area *to,
+                              float *dst, int64_t j, int64_t n)
 {
     int64_t begin = most(0, most((int64_t)from->first - i, (int64_t)to->first - j));
-    int64_t end = least(n, least(end_of(from) - i, end_of(to) - j));
+    int64_t end = area_least(n, area_least(end_of(from) - i, end_of(to) - j));
     if (begin >= end)
         return 0;
     if (src)
@@ -65,20 +65,20 @@ uint64_t area_copy(const struct area *from, const float *src, const struct area 
         return 0;
     if (same_columns(from, to)) {
         int64_t ahead = ((int64_t)to->row - from->row) * from->columns;
-        return ahead >= 0 ? run_copy(from, src, ahead, to, dst, 0, INT64_MAX)
-                          : run_copy(from, src, 0, to, dst, -ahead, INT64_MAX);
+        return ahead >= 0 ? area_run_copy(from, src, ahead, to, dst, 0, INT64_MAX)
+                          : area_run_copy(from, src, 0, to, dst, -ahead, INT64_MAX);
     }
     int64_t column = most(from->column, to->column);
     int64_t columns =
-        least((int64_t)from->column + from->columns, (int64_t)to->column + to->columns) - column;
+        area_least((int64_t)from->column + from->columns, (int64_t)to->column + to->columns) - column;
     int64_t row = most(from->row + (int64_t)(from->first / from->columns),
                        to->row + (int64_t)(to->first / to->columns));
     int64_t last =
-        least(from->row + (end_of(from) - 1) / from->columns, to->row + (end_of(to) - 1) / to->columns);
+        area_least(from->row + (end_of(from) - 1) / from->columns, to->row + (end_of(to) - 1) / to->columns);
     uint64_t copied = 0;
     for (; columns > 0 && row <= last; row++)
-        copied += run_copy(from, src, (row - from->row) * from->columns + column - from->column, to, dst,
-                           (row - to->row) * to->columns + column - to->column, columns);
+        copied += area_run_copy(from, src, (row - from->row) * from->columns + column - from->column, to, dst,
+                                (row - to->row) * to->columns + column - to->column, columns);
     return copied;
 }
 
@@ -90,9 +90,10 @@ uint64_t area_run(const struct area *from, const struct area *to, uint64_t at)
                   row >= from->row && i >= (int64_t)from->first && i < end_of(from);
     if (!inside)
         return at;
-    int64_t values = least(end_of(from) - i, end_of(to) - (int64_t)at);
+    int64_t values = area_least(end_of(from) - i, end_of(to) - (int64_t)at);
     if (!same_columns(from, to))
-        values = least(
-            values, least((int64_t)from->column + from->columns, (int64_t)to->column + to->columns) - column);
+        values = area_least(
+            values,
+            area_least((int64_t)from->column + from->columns, (int64_t)to->column + to->columns) - column);
     return at + (uint64_t)values;
 }

@@ -29,7 +29,7 @@ struct gathering {
     struct err *err; /* the first failure */
 };
 
-static void failed(struct gathering *g, const struct err *err)
+static void gather_failed(struct gathering *g, const struct err *err)
 {
     if (g->result == 0)
         *g->err = *err;
@@ -45,7 +45,7 @@ static struct mesh_post part_post(const struct session *session, uint32_t rank)
                               .deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns};
 }
 
-static int part_send(struct gathering *g, const struct part_head *head, struct err *err)
+static int gather_part_send(struct gathering *g, const struct part_head *head, struct err *err)
 {
     struct mesh_meta first = {.tag = TAG_HEAD}, second = {.tag = TAG_BODY};
     struct mesh_post post = part_post(g->session, (uint32_t)g->session->tree.parent);
@@ -110,7 +110,7 @@ static int adapter_pass(struct gathering *g, const struct part_head *head, struc
 {
     uint64_t at;
     if (!g->log)
-        return part_send(g, head, err);
+        return gather_part_send(g, head, err);
     if (head->lines_size == 0 || spool_append(g->snapshot->spool, g->body.data, g->body.size, &at, err) < 0)
         return -1;
     return adapter_log_add(g->log, (const char *)g->body.data, head->lines_size, at + head->lines_size, err);
@@ -129,7 +129,7 @@ static void child_take(struct gathering *g, uint32_t child)
             result = head.kind == PART_FILES ? files_merge(g, &err) : adapter_pass(g, &head, &err);
         if (result < 0) {
             err_wrap(&err, "checkpoint part of rank %u", child);
-            failed(g, &err);
+            gather_failed(g, &err);
         }
         if (over)
             return;
@@ -151,7 +151,7 @@ static int own_adapters(struct gathering *g, struct err *err)
         g->body.size = bytes;
         if ((g->log ? adapter_log_add(g->log, (const char *)g->body.data, file->lines_size,
                                       file->at + file->lines_size, err)
-                    : part_send(g, &head, err)) < 0)
+                    : gather_part_send(g, &head, err)) < 0)
             return -1;
     }
     return 0;
@@ -167,11 +167,11 @@ static int end_send(struct gathering *g, struct err *err)
     buf_fini(&g->body);
     if (g->result == 0 && json_print(g->snapshot->blobs, true, &g->body, &own) < 0) {
         buf_fini(&g->body);
-        failed(g, &own);
+        gather_failed(g, &own);
     } else if (g->result == 0)
         head = (struct part_head){.kind = PART_FILES, .size = g->body.size};
     struct mesh_post post = part_post(g->session, (uint32_t)g->session->tree.parent);
-    if (part_send(g, &head, err) < 0)
+    if (gather_part_send(g, &head, err) < 0)
         return -1;
     return mesh_recv_wait(g->session->mesh, &post, TAG_TAKEN, &taken, sizeof(taken), NULL, err);
 }
@@ -234,9 +234,9 @@ int gather_parts(struct session *session, struct snapshot *snapshot, int result,
     buf_init(&g.body, PART_BYTES_MAX);
     if (g.result == 0 && first && !state_is_full(session) &&
         adapter_log_create(snapshot->spool, &g.log, &own) < 0)
-        failed(&g, &own);
+        gather_failed(&g, &own);
     if (g.result == 0 && own_adapters(&g, &own) < 0)
-        failed(&g, &own);
+        gather_failed(&g, &own);
     for (int c = 0; c < 2; c++)
         if (session->tree.children[c] != PLAN_NONE) {
             child_take(&g, (uint32_t)session->tree.children[c]);
@@ -245,9 +245,9 @@ int gather_parts(struct session *session, struct snapshot *snapshot, int result,
     if (first) {
         buf_fini(&g.body);
         if (g.result == 0 && end_store(&g, &own) < 0)
-            failed(&g, &own);
+            gather_failed(&g, &own);
     } else if (end_send(&g, &own) < 0)
-        failed(&g, &own);
+        gather_failed(&g, &own);
     adapter_log_destroy(g.log);
     buf_fini(&g.body);
     return g.result;

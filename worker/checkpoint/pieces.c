@@ -63,7 +63,8 @@ int piece_line_add(struct buf *index, const struct stored_piece *piece, struct e
 }
 
 /* Reads an array of `count` whole numbers from 0 to `limit`. */
-static bool numbers_read(const json_t *line, const char *key, size_t count, uint64_t limit, uint64_t *out)
+static bool pieces_numbers_read(const json_t *line, const char *key, size_t count, uint64_t limit,
+                                uint64_t *out)
 {
     const json_t *list = json_object_get(line, key);
     if (json_array_size(list) != count)
@@ -78,13 +79,13 @@ static bool numbers_read(const json_t *line, const char *key, size_t count, uint
     return true;
 }
 
-static bool text_read(const json_t *line, const char *key, char *out, size_t size)
+static bool pieces_text_read(const json_t *line, const char *key, char *out, size_t size)
 {
     const char *text = json_string_value(json_object_get(line, key));
     return text && *text && snprintf(out, size, "%s", text) < (int)size;
 }
 
-static bool state_read(const json_t *line, enum stage_state *state)
+static bool pieces_state_read(const json_t *line, enum stage_state *state)
 {
     const char *name = json_string_value(json_object_get(line, "state"));
     for (int s = 0; name && s < STATE_NAMES; s++)
@@ -111,19 +112,19 @@ static bool sums_read(const json_t *line, struct stored_piece *piece)
 }
 
 /* Reads one line of an index. The limits of its numbers keep all their sums below 2^63. */
-static bool line_read(const json_t *line, struct stored_piece *piece)
+static bool pieces_line_read(const json_t *line, struct stored_piece *piece)
 {
     const uint64_t offset_max = (uint64_t)1 << 60;
     const json_t *offset = json_object_get(line, "offset");
     uint64_t whole[2] = {0, 1}, part[4], values[2];
     piece->vector = json_array_size(json_object_get(line, "whole")) == 1;
-    if (!text_read(line, "tensor", piece->tensor, sizeof(piece->tensor)) ||
-        !state_read(line, &piece->state) || !text_read(line, "file", piece->file, sizeof(piece->file)) ||
-        !json_is_integer(offset) || json_integer_value(offset) < 0 ||
-        (uint64_t)json_integer_value(offset) > offset_max ||
-        !numbers_read(line, "whole", piece->vector ? 1 : 2, INT32_MAX, whole) ||
-        !numbers_read(line, "part", 4, INT32_MAX, part) ||
-        !numbers_read(line, "values", 2, offset_max, values))
+    if (!pieces_text_read(line, "tensor", piece->tensor, sizeof(piece->tensor)) ||
+        !pieces_state_read(line, &piece->state) ||
+        !pieces_text_read(line, "file", piece->file, sizeof(piece->file)) || !json_is_integer(offset) ||
+        json_integer_value(offset) < 0 || (uint64_t)json_integer_value(offset) > offset_max ||
+        !pieces_numbers_read(line, "whole", piece->vector ? 1 : 2, INT32_MAX, whole) ||
+        !pieces_numbers_read(line, "part", 4, INT32_MAX, part) ||
+        !pieces_numbers_read(line, "values", 2, offset_max, values))
         return false;
     piece->offset = (uint64_t)json_integer_value(offset);
     piece->whole_rows = (uint32_t)whole[0];
@@ -147,7 +148,7 @@ int piece_lines_read(const char *text, size_t size, piece_take_fn *take, void *a
         struct stored_piece piece = {0};
         json_t *line = json_parse_limited(at, length, 4, err);
         int result =
-            line && line_read(line, &piece)
+            line && pieces_line_read(line, &piece)
                 ? 0
                 : err_set(err, ERR_CORRUPT, "line %llu describes no piece", (unsigned long long)number);
         json_decref(line);

@@ -102,7 +102,7 @@ int piece_reader_add(struct piece_reader *reader, const char *text, size_t size,
     return piece_lines_read(text, size, line_take, &lines, err);
 }
 
-static int compare(uint64_t a, uint64_t b)
+static int read_compare(uint64_t a, uint64_t b)
 {
     return a < b ? -1 : a > b;
 }
@@ -110,7 +110,7 @@ static int compare(uint64_t a, uint64_t b)
 static int by_tensor(const char *tensor, enum stage_state state, const struct stored_piece *b)
 {
     int order = strcmp(tensor, b->tensor);
-    return order ? order : compare(state, b->state);
+    return order ? order : read_compare(state, b->state);
 }
 
 static int by_place(const void *first, const void *second)
@@ -118,11 +118,11 @@ static int by_place(const void *first, const void *second)
     const struct stored_piece *a = first, *b = second;
     int order = by_tensor(a->tensor, a->state, b);
     if (!order)
-        order = compare(a->area.row, b->area.row);
+        order = read_compare(a->area.row, b->area.row);
     if (!order)
-        order = compare(a->area.column, b->area.column);
+        order = read_compare(a->area.column, b->area.column);
     if (!order)
-        order = compare(a->area.first, b->area.first);
+        order = read_compare(a->area.first, b->area.first);
     return order ? order : strcmp(a->file, b->file);
 }
 
@@ -138,7 +138,7 @@ static bool same_values(const struct stored_piece *a, const struct stored_piece 
            memcmp(a->sums, b->sums, a->sum_count * sizeof(*a->sums)) == 0;
 }
 
-static int overlap_check(const struct stored_piece *a, const struct stored_piece *b, struct err *err)
+static int read_overlap_check(const struct stored_piece *a, const struct stored_piece *b, struct err *err)
 {
     if (a->whole_rows != b->whole_rows || a->whole_columns != b->whole_columns)
         return err_set(err, ERR_CORRUPT, "%s%s is [%u, %u] in %s and [%u, %u] in %s", a->tensor,
@@ -166,7 +166,7 @@ int piece_reader_ready(struct piece_reader *reader, struct err *err)
     reader->count = out;
     for (size_t p = 0; p < reader->count; p++)
         for (size_t q = p + 1; q < reader->count && same_tensor(&reader->pieces[p], &reader->pieces[q]); q++)
-            if (overlap_check(&reader->pieces[p], &reader->pieces[q], err) < 0)
+            if (read_overlap_check(&reader->pieces[p], &reader->pieces[q], err) < 0)
                 return -1;
     return 0;
 }
@@ -199,7 +199,7 @@ const struct stored_piece *piece_reader_find(const struct piece_reader *reader, 
 /* --- values --- */
 
 /* Narrows [*begin, *end) to what pieces of this file hold. */
-static void narrow(const struct piece_reader *reader, const char *file, uint64_t *begin, uint64_t *end)
+static void read_narrow(const struct piece_reader *reader, const char *file, uint64_t *begin, uint64_t *end)
 {
     uint64_t first = UINT64_MAX, last = 0;
     for (size_t p = 0; p < reader->count; p++) {
@@ -233,7 +233,7 @@ static int bytes_get(struct piece_reader *reader, const struct stored_piece *pie
         if (other->used < block->used)
             block = other;
     }
-    narrow(reader, piece->file, &begin, &end);
+    read_narrow(reader, piece->file, &begin, &end);
     block->file = NULL;
     uint8_t *bytes = realloc(block->bytes, end - begin);
     if (!bytes)

@@ -50,7 +50,7 @@ void spool_destroy(struct spool *spool)
     free(spool);
 }
 
-static int file_open(struct spool *spool, struct err *err)
+static int spool_file_open(struct spool *spool, struct err *err)
 {
     char path[1024];
     if (!spool->dir)
@@ -74,7 +74,7 @@ int spool_append(struct spool *spool, const void *data, size_t size, uint64_t *a
             return -1;
     } else {
         uint64_t offset = spool->size - spool->memory.size;
-        if (spool->fd < 0 && file_open(spool, err) < 0)
+        if (spool->fd < 0 && spool_file_open(spool, err) < 0)
             return -1;
         if (file_pwrite_all(spool->fd, data, size, offset, spool->dir, err) < 0) {
             (void)!ftruncate(spool->fd, (off_t)offset); /* frees what was written before the disk was full */

@@ -48,7 +48,7 @@ static struct area item_area(const struct file_item *item)
     return area;
 }
 
-static bool is_whole(const struct shard_piece *piece, const struct area *area)
+static bool write_is_whole(const struct shard_piece *piece, const struct area *area)
 {
     struct area whole = area_whole(piece->of.whole_rows, piece->of.whole_columns);
     return area_equal(area, &whole);
@@ -58,7 +58,7 @@ static int item_name(struct file_item *item, struct err *err)
 {
     struct area area = item_area(item);
     const char *name = item->piece.of.name, *suffix = piece_suffix(item->part.state);
-    int length = is_whole(&item->piece, &area)
+    int length = write_is_whole(&item->piece, &area)
                      ? snprintf(item->name, sizeof(item->name), "%s%s", name, suffix)
                      : snprintf(item->name, sizeof(item->name), "%s%s@%u,%u+%llu", name, suffix, area.row,
                                 area.column, (unsigned long long)area.first);
@@ -70,7 +70,7 @@ static int item_name(struct file_item *item, struct err *err)
 static struct safetensors_item item_tensor(struct file_item *item)
 {
     struct area area = item_area(item);
-    bool matrix = is_whole(&item->piece, &area) && !item->piece.of.vector;
+    bool matrix = write_is_whole(&item->piece, &area) && !item->piece.of.vector;
     return (struct safetensors_item){.name = item->name,
                                      .type = TENSOR_F32,
                                      .rank = matrix ? 2 : 1,

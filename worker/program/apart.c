@@ -104,8 +104,8 @@ static struct routed_tokens routed_in(struct ops *ops, const struct instr *instr
                                   .chosen = {buffer, exchange_matrix_at(ops, tokens, ROUTED_CHOSEN)}};
 }
 
-static int attention_forward(struct ops *ops, const struct instr *instr, int stage, struct buffer *in,
-                             struct buffer *out, struct err *err)
+static int apart_attention_forward(struct ops *ops, const struct instr *instr, int stage, struct buffer *in,
+                                   struct buffer *out, struct err *err)
 {
     const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     struct stage *runs = ops->options.stages->list[stage];
@@ -133,7 +133,7 @@ static int attention(struct ops *ops, const struct instr *instr, struct err *err
     if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
         return -1;
     if (!(instr->flags & FLAG_BACKWARD))
-        return attention_forward(ops, instr, stage, in, out, err);
+        return apart_attention_forward(ops, instr, stage, in, out, err);
     if (!*place)
         return err_set(err, ERR_INVALID, "the backward of block %d's attention comes without its forward",
                        (int)instr->block_begin);
@@ -172,8 +172,8 @@ static int route(struct ops *ops, const struct instr *instr, struct err *err)
 
 /* Returns the tokens received by this rank's experts as a micro-batch, cut into rows no longer than the stage
  * allows. Where rows begin does not matter, since experts compute each token alone. */
-static struct micro_batch arrived(const struct ops *ops, const struct instr *instr, struct stage *stage,
-                                  uint32_t tokens)
+static struct micro_batch apart_arrived(const struct ops *ops, const struct instr *instr, struct stage *stage,
+                                        uint32_t tokens)
 {
     const struct micro_batch *all = &ops->batch->micro[instr->micro_batch];
     struct micro_batch micro = {.row_start = ops->came_starts, .step = all->step, .index = all->index};
@@ -195,7 +195,7 @@ static int experts(struct ops *ops, const struct instr *instr, struct err *err)
         return 0;
     struct stage *runs = ops->options.stages->list[stage];
     struct saved **place = ops_saved(ops, stage, instr->micro_batch);
-    struct micro_batch micro = arrived(ops, instr, runs, tokens);
+    struct micro_batch micro = apart_arrived(ops, instr, runs, tokens);
     bool back = instr->flags & FLAG_BACKWARD;
     struct routed_tokens routed = routed_in(ops, instr, back ? instr->slot_out : instr->slot_in, tokens);
     int32_t slot = back ? instr->slot_in : instr->slot_out;

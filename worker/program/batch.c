@@ -76,8 +76,8 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
 
 /* Writes the rows' lengths into row_start, leaving one free entry after each micro-batch, and checks the
  * plan's bounds. */
-static int measure(struct batch *batch, const struct plan *plan, const struct rows *rows,
-                   const uint32_t *numbers, uint32_t count, struct err *err)
+static int batch_measure(struct batch *batch, const struct plan *plan, const struct rows *rows,
+                         const uint32_t *numbers, uint32_t count, struct err *err)
 {
     uint32_t at = 0;
     batch->tokens = 0;
@@ -112,7 +112,8 @@ int batch_fill(struct batch *batch, const struct plan *plan, const struct rows *
     if (count > batch->rows_capacity)
         return err_set(err, ERR_INTERNAL, "a step of %u rows does not fit a plan of %u", count,
                        plan->batch_rows);
-    if (measure(batch, plan, rows, numbers, count, err) < 0 || reserve_tokens(batch, batch->tokens, err) < 0)
+    if (batch_measure(batch, plan, rows, numbers, count, err) < 0 ||
+        reserve_tokens(batch, batch->tokens, err) < 0)
         return -1;
     batch->rows = count;
     batch->labelled = 0;

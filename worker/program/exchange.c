@@ -78,7 +78,7 @@ bool exchange_goes_out(const struct instr *instr)
 
 /* --- ranks and matrices of an exchange --- */
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t exchange_aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
@@ -93,7 +93,7 @@ static uint64_t matrix_at(const struct exchange *x, uint64_t tokens, uint32_t ma
 {
     uint64_t at = 0;
     for (uint32_t m = 0; m < matrix; m++)
-        at += aligned(tokens * width_of(x, (enum routed_matrix)m));
+        at += exchange_aligned(tokens * width_of(x, (enum routed_matrix)m));
     return at;
 }
 
@@ -135,7 +135,7 @@ static bool attends(const struct exchange_lane *lane, uint32_t rank)
     return ranks[rank].rows > 0;
 }
 
-static bool holds(const struct exchange_lane *lane, uint32_t rank)
+static bool exchange_holds(const struct exchange_lane *lane, uint32_t rank)
 {
     const struct exchange *x = lane->ops->exchange;
     return x->holds[(size_t)x->layer_of[lane->instr->block_begin] * x->ranks + rank];
@@ -146,20 +146,20 @@ static const struct micro_batch *own_micro(const struct exchange_lane *lane)
     return ops_micro(lane->ops, lane->instr->micro_batch);
 }
 
-static uint32_t own_tokens(const struct exchange_lane *lane)
+static uint32_t exchange_own_tokens(const struct exchange_lane *lane)
 {
     return own_micro(lane)->row_start[own_micro(lane)->rows];
 }
 
 /* --- messages --- */
 
-static void schedule(struct exchange_lane *lane)
+static void exchange_schedule(struct exchange_lane *lane)
 {
     if (!atomic_exchange(&lane->scheduled, true))
         courier_push(lane->ops->exchange->thread, &lane->job);
 }
 
-static void fail(struct exchange_lane *lane, const struct err *failure)
+static void exchange_fail(struct exchange_lane *lane, const struct err *failure)
 {
     atomic_store(&lane->failed, true);
     exec_done(lane->exec, lane->number, failure);
@@ -169,11 +169,11 @@ static void was_sent(const struct mesh_done *done)
 {
     struct exchange_lane *lane = done->arg;
     if (!done->ok) {
-        fail(lane, &done->err);
+        exchange_fail(lane, &done->err);
         return;
     }
     atomic_fetch_add(&lane->sent, 1);
-    schedule(lane);
+    exchange_schedule(lane);
 }
 
 static void has_arrived(const struct mesh_done *done)
@@ -183,19 +183,19 @@ static void has_arrived(const struct mesh_done *done)
         message->lane; /* read first: the lane may reuse the message as soon as `arrived` counts it */
     struct err err;
     if (!done->ok) {
-        fail(lane, &done->err);
+        exchange_fail(lane, &done->err);
     } else if (done->size != message->bytes) {
         err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %llu are due", done->peer, done->size,
                 (unsigned long long)message->bytes);
-        fail(lane, &err);
+        exchange_fail(lane, &err);
     } else {
         atomic_fetch_add(&lane->arrived, 1);
-        schedule(lane);
+        exchange_schedule(lane);
     }
 }
 
 /* Returns a message's tag, which differs between exchanges on one queue and between their messages. */
-static uint64_t tag_of(const struct exchange_lane *lane, uint32_t what)
+static uint64_t exchange_tag_of(const struct exchange_lane *lane, uint32_t what)
 {
     const struct instr *x = lane->instr;
     uint32_t back = x->flags & FLAG_BACKWARD ? 1 : 0;
@@ -203,7 +203,8 @@ static uint64_t tag_of(const struct exchange_lane *lane, uint32_t what)
                     (uint32_t)x->micro_batch * 8 + back * 4 + what);
 }
 
-static int post_of(struct exchange_lane *lane, uint32_t rank, struct mesh_post *post, struct err *err)
+static int exchange_post_of(struct exchange_lane *lane, uint32_t rank, struct mesh_post *post,
+                            struct err *err)
 {
     *post = (struct mesh_post){.peer = rank, .deadline_ns = clock_mono_ns() + lane->ops->wait_ns};
     if (!lane->ops->options.mesh)
@@ -211,12 +212,12 @@ static int post_of(struct exchange_lane *lane, uint32_t rank, struct mesh_post *
     return ops_group_queue(lane->ops, lane->instr->group, rank, &post->queue, err);
 }
 
-static int send(struct exchange_lane *lane, uint32_t rank, uint32_t what, const void *data, uint64_t bytes,
-                struct err *err)
+static int exchange_send(struct exchange_lane *lane, uint32_t rank, uint32_t what, const void *data,
+                         uint64_t bytes, struct err *err)
 {
-    struct mesh_meta meta = {.tag = tag_of(lane, what)};
+    struct mesh_meta meta = {.tag = exchange_tag_of(lane, what)};
     struct mesh_post post;
-    if (post_of(lane, rank, &post, err) < 0)
+    if (exchange_post_of(lane, rank, &post, err) < 0)
         return -1;
     post.done = was_sent;
     post.arg = lane;
@@ -224,34 +225,34 @@ static int send(struct exchange_lane *lane, uint32_t rank, uint32_t what, const 
     return mesh_send(lane->ops->options.mesh, &post, &meta, data, bytes, err);
 }
 
-static int receive(struct exchange_lane *lane, uint32_t rank, uint32_t what, void *data, uint64_t bytes,
-                   struct err *err)
+static int exchange_receive(struct exchange_lane *lane, uint32_t rank, uint32_t what, void *data,
+                            uint64_t bytes, struct err *err)
 {
     struct routed_message *message = &lane->messages[(size_t)rank * MESSAGES + what];
     struct mesh_post post;
-    if (post_of(lane, rank, &post, err) < 0)
+    if (exchange_post_of(lane, rank, &post, err) < 0)
         return -1;
     *message = (struct routed_message){lane, bytes};
     post.done = has_arrived;
     post.arg = message;
     lane->receives++;
-    return mesh_recv(lane->ops->options.mesh, &post, tag_of(lane, what), data, bytes, err);
+    return mesh_recv(lane->ops->options.mesh, &post, exchange_tag_of(lane, what), data, bytes, err);
 }
 
 /* --- copies --- */
 
-static struct buffer *buffer_of(const struct exchange_lane *lane, int32_t slot)
+static struct buffer *exchange_buffer_of(const struct exchange_lane *lane, int32_t slot)
 {
     return ops_cell(lane->ops, slot, lane->instr->micro_batch, lane->instr->block_begin)->buffer;
 }
 
 /* Copies `bytes` bytes from the beginning of a slot's device buffer to the host, or back with `write`, and
  * waits. */
-static int copy(struct exchange_lane *lane, int32_t slot, uint8_t *host, uint64_t bytes, bool write,
-                struct err *err)
+static int exchange_copy(struct exchange_lane *lane, int32_t slot, uint8_t *host, uint64_t bytes, bool write,
+                         struct err *err)
 {
     struct exchange *x = lane->ops->exchange;
-    struct buffer *buffer = buffer_of(lane, slot);
+    struct buffer *buffer = exchange_buffer_of(lane, slot);
     if (bytes == 0)
         return 0;
     if ((write ? buffer_write_on(DEVICE_GROUP, buffer, 0, host, bytes, err)
@@ -262,7 +263,7 @@ static int copy(struct exchange_lane *lane, int32_t slot, uint8_t *host, uint64_
 }
 
 /* Returns the bytes of all matrices that the exchange sends for `tokens` tokens. */
-static uint64_t bytes_of(const struct exchange_lane *lane, uint64_t tokens)
+static uint64_t exchange_bytes_of(const struct exchange_lane *lane, uint64_t tokens)
 {
     const struct exchange *x = lane->ops->exchange;
     uint32_t last = matrices_of(lane->instr) - 1;
@@ -271,8 +272,8 @@ static uint64_t bytes_of(const struct exchange_lane *lane, uint64_t tokens)
 
 /* Returns the address of one token's row of a matrix in host memory that holds the matrices of `tokens`
  * tokens. */
-static uint8_t *row_at(const struct exchange_lane *lane, uint8_t *region, uint64_t tokens, uint32_t matrix,
-                       uint64_t row)
+static uint8_t *exchange_row_at(const struct exchange_lane *lane, uint8_t *region, uint64_t tokens,
+                                uint32_t matrix, uint64_t row)
 {
     const struct exchange *x = lane->ops->exchange;
     return region + matrix_at(x, tokens, matrix) + row * width_of(x, (enum routed_matrix)matrix);
@@ -284,10 +285,10 @@ static uint8_t *row_at(const struct exchange_lane *lane, uint8_t *region, uint64
 static int spread_find(struct exchange_lane *lane, struct routing *routing, struct err *err)
 {
     struct exchange *x = lane->ops->exchange;
-    uint32_t active = x->room.active, tokens = own_tokens(lane),
+    uint32_t active = x->room.active, tokens = exchange_own_tokens(lane),
              layer = (uint32_t)x->layer_of[lane->instr->block_begin];
     const uint32_t *chosen =
-        (const uint32_t *)(const void *)row_at(lane, lane->own, tokens, ROUTED_CHOSEN, 0);
+        (const uint32_t *)(const void *)exchange_row_at(lane, lane->own, tokens, ROUTED_CHOSEN, 0);
     bool counts = lane->ops->kind == PROGRAM_TRAIN;
     memset(routing->sent, 0, x->ranks * sizeof(*routing->sent));
     for (uint32_t t = 0; t < tokens; t++) {
@@ -331,7 +332,7 @@ static void spread_walk(struct exchange_lane *lane, const struct routing *routin
                         void (*move)(struct exchange_lane *lane, const struct routing *routing,
                                      uint32_t token, uint32_t rank, uint64_t row))
 {
-    uint32_t active = lane->ops->exchange->room.active, tokens = own_tokens(lane);
+    uint32_t active = lane->ops->exchange->room.active, tokens = exchange_own_tokens(lane);
     memset(lane->counts_out, 0, lane->ops->exchange->ranks * sizeof(*lane->counts_out));
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t j = 0; j < active; j++) {
@@ -347,18 +348,20 @@ static void pack(struct exchange_lane *lane, const struct routing *routing, uint
     const struct exchange *x = lane->ops->exchange;
     uint8_t *region = lane->spread + lane->spread_at[rank];
     for (uint32_t m = 0; m < matrices_of(lane->instr); m++)
-        memcpy(row_at(lane, region, routing->sent[rank], m, row),
-               row_at(lane, lane->own, own_tokens(lane), m, token), width_of(x, (enum routed_matrix)m));
+        memcpy(exchange_row_at(lane, region, routing->sent[rank], m, row),
+               exchange_row_at(lane, lane->own, exchange_own_tokens(lane), m, token),
+               width_of(x, (enum routed_matrix)m));
 }
 
-static void add(struct exchange_lane *lane, const struct routing *routing, uint32_t token, uint32_t rank,
-                uint64_t row)
+static void worker_add(struct exchange_lane *lane, const struct routing *routing, uint32_t token,
+                       uint32_t rank, uint64_t row)
 {
     const struct exchange *x = lane->ops->exchange;
     uint8_t *region = lane->spread + lane->spread_at[rank];
     for (uint32_t m = 0; m < matrices_of(lane->instr); m++) {
-        float *sum = (float *)(void *)row_at(lane, lane->own, own_tokens(lane), m, token);
-        const float *more = (const float *)(const void *)row_at(lane, region, routing->sent[rank], m, row);
+        float *sum = (float *)(void *)exchange_row_at(lane, lane->own, exchange_own_tokens(lane), m, token);
+        const float *more =
+            (const float *)(const void *)exchange_row_at(lane, region, routing->sent[rank], m, row);
         for (uint64_t i = 0; i < width_of(x, (enum routed_matrix)m) / sizeof(float); i++)
             sum[i] += more[i];
     }
@@ -370,7 +373,8 @@ static int spread_send(struct exchange_lane *lane, struct routing *routing, stru
     const struct exchange *x = lane->ops->exchange;
     const struct plan_group *group = group_of(lane);
     bool back = lane->instr->flags & FLAG_BACKWARD;
-    if (copy(lane, lane->instr->slot_in, lane->own, bytes_of(lane, own_tokens(lane)), false, err) < 0 ||
+    if (exchange_copy(lane, lane->instr->slot_in, lane->own,
+                      exchange_bytes_of(lane, exchange_own_tokens(lane)), false, err) < 0 ||
         (!back && spread_find(lane, routing, err) < 0))
         return -1;
     spread_place(lane, routing);
@@ -378,14 +382,16 @@ static int spread_send(struct exchange_lane *lane, struct routing *routing, stru
     for (uint32_t p = 0; p < group->rank_count; p++) {
         uint32_t rank = group->ranks[p];
         uint64_t tokens = routing->sent[rank];
-        if (!holds(lane, rank) || rank == lane->ops->options.rank)
+        if (!exchange_holds(lane, rank) || rank == lane->ops->options.rank)
             continue;
         lane->counts_out[rank] = tokens;
-        if (!back && send(lane, rank, MESSAGE_COUNT, &lane->counts_out[rank], sizeof(uint64_t), err) < 0)
+        if (!back &&
+            exchange_send(lane, rank, MESSAGE_COUNT, &lane->counts_out[rank], sizeof(uint64_t), err) < 0)
             return -1;
         for (uint32_t m = 0; m < matrices_of(lane->instr) && tokens > 0; m++)
-            if (send(lane, rank, m, row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0),
-                     tokens * width_of(x, (enum routed_matrix)m), err) < 0)
+            if (exchange_send(lane, rank, m,
+                              exchange_row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0),
+                              tokens * width_of(x, (enum routed_matrix)m), err) < 0)
                 return -1;
     }
     return 0;
@@ -402,8 +408,9 @@ static int spread_receive(struct exchange_lane *lane, struct routing *routing, s
         uint64_t tokens = routing->sent[rank];
         for (uint32_t m = 0; m < matrices_of(lane->instr) && tokens > 0 && rank != lane->ops->options.rank;
              m++)
-            if (receive(lane, rank, m, row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0),
-                        tokens * width_of(x, (enum routed_matrix)m), err) < 0)
+            if (exchange_receive(lane, rank, m,
+                                 exchange_row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0),
+                                 tokens * width_of(x, (enum routed_matrix)m), err) < 0)
                 return -1;
     }
     return 0;
@@ -413,13 +420,13 @@ static int spread_receive(struct exchange_lane *lane, struct routing *routing, s
  * gradients. */
 static int spread_sum(struct exchange_lane *lane, struct routing *routing, struct err *err)
 {
-    uint64_t bytes = bytes_of(lane, own_tokens(lane));
+    uint64_t bytes = exchange_bytes_of(lane, exchange_own_tokens(lane));
     if (lane->instr->flags & FLAG_BACKWARD)
         memset(lane->own, 0, bytes);
-    else if (copy(lane, lane->instr->slot_save, lane->own, bytes, false, err) < 0)
+    else if (exchange_copy(lane, lane->instr->slot_save, lane->own, bytes, false, err) < 0)
         return -1;
-    spread_walk(lane, routing, add);
-    return copy(lane, lane->instr->slot_out, lane->own, bytes, true, err);
+    spread_walk(lane, routing, worker_add);
+    return exchange_copy(lane, lane->instr->slot_out, lane->own, bytes, true, err);
 }
 
 /* --- exchanges on a rank with experts --- */
@@ -432,7 +439,7 @@ static int counts_receive(struct exchange_lane *lane, struct err *err)
     for (uint32_t p = 0; p < group->rank_count; p++) {
         uint32_t rank = group->ranks[p];
         if (attends(lane, rank) && rank != lane->ops->options.rank &&
-            receive(lane, rank, MESSAGE_COUNT, &lane->counts_in[rank], sizeof(uint64_t), err) < 0)
+            exchange_receive(lane, rank, MESSAGE_COUNT, &lane->counts_in[rank], sizeof(uint64_t), err) < 0)
             return -1;
     }
     return 0;
@@ -477,13 +484,13 @@ static int came_walk(struct exchange_lane *lane, const struct routing *routing, 
         uint64_t tokens = routing->came[rank];
         for (uint32_t m = 0; m < matrices_of(lane->instr) && tokens > 0; m++) {
             uint64_t bytes = tokens * width_of(x, (enum routed_matrix)m);
-            uint8_t *here = row_at(lane, lane->came, routing->tokens, m, before);
-            uint8_t *own = row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0);
+            uint8_t *here = exchange_row_at(lane, lane->came, routing->tokens, m, before);
+            uint8_t *own = exchange_row_at(lane, lane->spread + lane->spread_at[rank], tokens, m, 0);
             bool mine = rank == lane->ops->options.rank;
             if (mine)
                 memcpy(out ? here : own, out ? own : here, bytes);
-            else if ((out ? receive(lane, rank, m, here, bytes, err)
-                          : send(lane, rank, m, here, bytes, err)) < 0)
+            else if ((out ? exchange_receive(lane, rank, m, here, bytes, err)
+                          : exchange_send(lane, rank, m, here, bytes, err)) < 0)
                 return -1;
         }
         before += tokens;
@@ -493,13 +500,13 @@ static int came_walk(struct exchange_lane *lane, const struct routing *routing, 
 
 /* --- the lanes' thread --- */
 
-static int start(struct exchange_lane *lane, struct err *err)
+static int exchange_start(struct exchange_lane *lane, struct err *err)
 {
     const struct micro_batch *all = &lane->ops->batch->micro[lane->instr->micro_batch];
     struct routing *routing = exchange_routing(lane->ops, lane->instr);
     uint32_t rank = lane->ops->options.rank;
     bool out = exchange_goes_out(lane->instr), back = lane->instr->flags & FLAG_BACKWARD;
-    bool asks = attends(lane, rank), serves = holds(lane, rank);
+    bool asks = attends(lane, rank), serves = exchange_holds(lane, rank);
     lane->sends = lane->receives = 0;
     atomic_store(&lane->sent, 0);
     atomic_store(&lane->arrived, 0);
@@ -520,24 +527,26 @@ static int start(struct exchange_lane *lane, struct err *err)
         return -1;
     if (!serves || lane->counting)
         return 0;
-    if (!out && copy(lane, lane->instr->slot_in, lane->came, bytes_of(lane, routing->tokens), false, err) < 0)
+    if (!out && exchange_copy(lane, lane->instr->slot_in, lane->came,
+                              exchange_bytes_of(lane, routing->tokens), false, err) < 0)
         return -1;
     return came_walk(lane, routing, out, err);
 }
 
 /* Ends the instruction after all matrices have arrived. */
-static int finish(struct exchange_lane *lane, struct err *err)
+static int exchange_finish(struct exchange_lane *lane, struct err *err)
 {
     struct routing *routing = exchange_routing(lane->ops, lane->instr);
     uint32_t rank = lane->ops->options.rank;
     if (!exchange_goes_out(lane->instr))
         return attends(lane, rank) ? spread_sum(lane, routing, err) : 0;
-    if (!holds(lane, rank))
+    if (!exchange_holds(lane, rank))
         return 0;
-    return copy(lane, lane->instr->slot_out, lane->came, bytes_of(lane, routing->tokens), true, err);
+    return exchange_copy(lane, lane->instr->slot_out, lane->came, exchange_bytes_of(lane, routing->tokens),
+                         true, err);
 }
 
-static int progress(struct exchange_lane *lane, struct err *err)
+static int exchange_progress(struct exchange_lane *lane, struct err *err)
 {
     struct routing *routing = exchange_routing(lane->ops, lane->instr);
     if (lane->counting && atomic_load(&lane->arrived) == lane->receives) {
@@ -547,20 +556,20 @@ static int progress(struct exchange_lane *lane, struct err *err)
     }
     if (!lane->counting && lane->moving && atomic_load(&lane->arrived) == lane->receives) {
         lane->moving = false;
-        return finish(lane, err);
+        return exchange_finish(lane, err);
     }
     return 0;
 }
 
-static int advance(void *arg, struct err *err)
+static int exchange_advance(void *arg, struct err *err)
 {
     struct exchange_lane *lane = arg;
     atomic_store(&lane->scheduled, false);
-    if (atomic_exchange(&lane->starting, false) && start(lane, err) < 0)
+    if (atomic_exchange(&lane->starting, false) && exchange_start(lane, err) < 0)
         return -1;
     if (!lane->running || atomic_load(&lane->failed))
         return 0;
-    if (progress(lane, err) < 0)
+    if (exchange_progress(lane, err) < 0)
         return -1;
     if (lane->counting || lane->moving || atomic_load(&lane->sent) < lane->sends)
         return 0;
@@ -569,10 +578,10 @@ static int advance(void *arg, struct err *err)
     return 0;
 }
 
-static void advanced(void *arg, const struct err *failure)
+static void exchange_advanced(void *arg, const struct err *failure)
 {
     if (failure)
-        fail(arg, failure);
+        exchange_fail(arg, failure);
 }
 
 int exchange_begin(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
@@ -583,7 +592,7 @@ int exchange_begin(struct ops *ops, uint32_t number, const struct instr *instr, 
     lane->instr = instr;
     lane->exec = ops->programs[ops->kind].exec;
     atomic_store(&lane->starting, true);
-    schedule(lane);
+    exchange_schedule(lane);
     return 0;
 }
 
@@ -620,7 +629,7 @@ static void find_layers(struct exchange *x, const struct plan *plan)
             x->layer_of[b] = (int32_t)count++;
 }
 
-static void find_owners(struct exchange *x, const struct plan *plan)
+static void exchange_find_owners(struct exchange *x, const struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++)
         for (uint32_t i = 0; i < plan->ranks[r].expert_count; i++) {
@@ -645,7 +654,7 @@ static int make_tables(struct exchange *x, const struct plan *plan)
     x->routing = calloc(places + 1, sizeof(*x->routing));
     if (!x->owner || !x->holds || !x->chosen || !x->routing)
         return -1;
-    find_owners(x, plan);
+    exchange_find_owners(x, plan);
     for (size_t i = 0; i < places; i++) {
         struct routing *routing = &x->routing[i];
         routing->to = calloc((size_t)x->room.tokens * x->room.active + 1, sizeof(*routing->to));
@@ -661,7 +670,8 @@ static int make_lane(struct exchange *x, struct exchange_lane *lane, struct err 
 {
     void *memory = NULL;
     lane->ops = x->ops;
-    lane->job = (struct courier_job){.start = advance, .finish = advanced, .copied = x->never, .arg = lane};
+    lane->job = (struct courier_job){
+        .start = exchange_advance, .finish = exchange_advanced, .copied = x->never, .arg = lane};
     lane->messages = calloc((size_t)x->ranks * MESSAGES, sizeof(*lane->messages));
     lane->spread_at = calloc(x->ranks, sizeof(*lane->spread_at));
     lane->counts_out = calloc(x->ranks, sizeof(*lane->counts_out));
@@ -680,7 +690,7 @@ static int make_lane(struct exchange *x, struct exchange_lane *lane, struct err 
 
 /* Allocates at the start all device buffers of slots that ATTENTION, EXPERTS, DISPATCH and COMBINE use on
  * this rank. */
-static int make_buffers(struct ops *ops, struct err *err)
+static int exchange_make_buffers(struct ops *ops, struct err *err)
 {
     for (uint32_t s = 0; s < ops->me->slot_count; s++) {
         const struct plan_slot *slot = &ops->me->slots[s];
@@ -733,7 +743,7 @@ int exchange_make(struct ops *ops, struct err *err)
     for (int i = 0; i < 2; i++)
         if (make_lane(x, &x->lanes[i], err) < 0)
             return -1;
-    return make_micro_batches(ops, err) < 0 ? -1 : make_buffers(ops, err);
+    return make_micro_batches(ops, err) < 0 ? -1 : exchange_make_buffers(ops, err);
 }
 
 void exchange_stop(struct exchange *exchange)

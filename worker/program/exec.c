@@ -217,7 +217,7 @@ static void wake_queue(struct exec *exec, uint32_t queue, uint64_t now_ns)
         exec->begin_list[exec->begin_first + exec->begin_count++] = next;
 }
 
-static void complete(struct exec *exec, uint32_t number, uint64_t now_ns)
+static void exec_complete(struct exec *exec, uint32_t number, uint64_t now_ns)
 {
     const struct instr *instr = &exec->program->instrs[number];
     exec->state[number] = DONE;
@@ -285,7 +285,7 @@ void exec_done(struct exec *exec, uint32_t number, const struct err *failure)
             exec->state[number] = DONE;
             fail_locked(exec, failure);
         } else {
-            complete(exec, number, clock_mono_ns());
+            exec_complete(exec, number, clock_mono_ns());
             begin_ready(exec);
         }
     }
@@ -314,7 +314,7 @@ void exec_fail(struct exec *exec, const struct err *failure)
 
 /* --- the run --- */
 
-static void reset(struct exec *exec)
+static void exec_reset(struct exec *exec)
 {
     const struct program *program = exec->program;
     for (uint32_t i = 0; i < program->instr_count; i++)
@@ -372,7 +372,7 @@ static void end_compute(struct exec *exec, uint32_t number, int result, const st
         fail_locked(exec, failure);
         return;
     }
-    complete(exec, number, now_ns);
+    exec_complete(exec, number, now_ns);
     begin_ready(exec);
 }
 
@@ -494,7 +494,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
 {
     int result = 0;
     pthread_mutex_lock(&exec->lock);
-    reset(exec);
+    exec_reset(exec);
     begin_ready(exec);
     while (result == 0) {
         if (exec->failed) {

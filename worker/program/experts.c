@@ -25,7 +25,7 @@ uint32_t experts_stage_count(const struct plan_rank *rank)
 }
 
 /* Returns the most tokens of the rank's rows, from the size of the rank's slots for the residual stream. */
-static uint32_t own_tokens(const struct plan *plan, const struct plan_rank *rank, uint32_t hidden)
+static uint32_t experts_own_tokens(const struct plan *plan, const struct plan_rank *rank, uint32_t hidden)
 {
     const struct program *train = &rank->programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < train->instr_count; i++) {
@@ -38,7 +38,7 @@ static uint32_t own_tokens(const struct plan *plan, const struct plan_rank *rank
     return plan->tokens_bound;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
+static uint32_t experts_least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -49,10 +49,10 @@ static void fill_attention(const struct plan *plan, const struct plan_rank *rank
     uint32_t live = 0, begin = 0, end = PLAN_ROWS_ALL;
     experts_rows(rank, PROGRAM_TRAIN, &begin, &end);
     o->part.holds = HOLDS_NO_EXPERTS;
-    o->tokens_max = own_tokens(plan, rank, o->config->hidden);
-    o->rows_max = least(end, plan->rows_bound) - least(begin, plan->rows_bound);
-    o->row_tokens_max = least(o->row_tokens_max, o->tokens_max);
-    o->labelled_max = least(o->labelled_max, o->tokens_max);
+    o->tokens_max = experts_own_tokens(plan, rank, o->config->hidden);
+    o->rows_max = experts_least(end, plan->rows_bound) - experts_least(begin, plan->rows_bound);
+    o->row_tokens_max = experts_least(o->row_tokens_max, o->tokens_max);
+    o->labelled_max = experts_least(o->labelled_max, o->tokens_max);
     for (uint32_t i = 0; i < train->instr_count; i++) {
         const struct instr *x = &train->instrs[i];
         o->recompute |= x->op == INSTR_ATTENTION && (x->flags & FLAG_RECOMPUTE);

@@ -28,7 +28,7 @@ struct gather {
     struct event *copied;
 };
 
-static struct gather_block *block_of(const struct gather *gather, uint32_t block)
+static struct gather_block *gather_block_of(const struct gather *gather, uint32_t block)
 {
     return &gather->blocks[block - gather->shares->block_begin];
 }
@@ -68,9 +68,9 @@ static int find_units(struct gather *gather, struct err *err)
     const struct plan_rank *me = gather->ops->me;
     const struct state_shares *shares = gather->shares;
     for (uint32_t b = shares->block_begin; b < shares->block_end; b++)
-        *block_of(gather, b) = (struct gather_block){.weights = first_slot(me, (int32_t)b, false),
-                                                     .gradients = first_slot(me, (int32_t)b, true),
-                                                     .unit_begin = b};
+        *gather_block_of(gather, b) = (struct gather_block){.weights = first_slot(me, (int32_t)b, false),
+                                                            .gradients = first_slot(me, (int32_t)b, true),
+                                                            .unit_begin = b};
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         for (uint32_t i = 0; i < me->programs[kind].instr_count; i++) {
             const struct instr *x = &me->programs[kind].instrs[i];
@@ -78,7 +78,7 @@ static int find_units(struct gather *gather, struct err *err)
             if (!gather_moves(gather->ops, x))
                 continue;
             for (uint32_t b = (uint32_t)x->block_begin; b < (uint32_t)x->block_end; b++) {
-                struct gather_block *block = block_of(gather, b);
+                struct gather_block *block = gather_block_of(gather, b);
                 if (block->at > 0 && (block->at != at || block->unit_begin != (uint32_t)x->block_begin))
                     return err_set(
                         err, ERR_UNSUPPORTED,
@@ -97,7 +97,7 @@ static int check_room(const struct gather *gather, struct err *err)
 {
     const struct plan_rank *me = gather->ops->me;
     for (uint32_t b = gather->shares->block_begin; b < gather->shares->block_end; b++) {
-        const struct gather_block *block = block_of(gather, b);
+        const struct gather_block *block = gather_block_of(gather, b);
         int32_t slots[2] = {block->weights, block->gradients};
         uint64_t needed = block->at + block_bytes(gather, b);
         for (int i = 0; i < 2; i++)
@@ -109,7 +109,7 @@ static int check_room(const struct gather *gather, struct err *err)
     return 0;
 }
 
-static int make_buffers(struct gather *gather, struct err *err)
+static int gather_make_buffers(struct gather *gather, struct err *err)
 {
     struct ops *ops = gather->ops;
     for (uint32_t s = 0; s < ops->me->slot_count; s++) {
@@ -163,7 +163,7 @@ int gather_make(struct ops *ops, struct err *err)
     gather->ops = ops;
     gather->shares = shares;
     if (event_create(ops->options.device, &gather->copied, err) < 0 || find_units(gather, err) < 0 ||
-        check_room(gather, err) < 0 || make_buffers(gather, err) < 0)
+        check_room(gather, err) < 0 || gather_make_buffers(gather, err) < 0)
         return -1;
     return shares->role == SHARES_HOLDER && shares->computes ? bind_kept(gather, err) : 0;
 }
@@ -179,16 +179,16 @@ void gather_destroy(struct gather *gather)
 
 /* --- binding --- */
 
-static struct buffer *buffer_of(const struct gather *gather, int32_t slot, uint32_t block)
+static struct buffer *gather_buffer_of(const struct gather *gather, int32_t slot, uint32_t block)
 {
-    const struct gather_block *own = block_of(gather, block);
+    const struct gather_block *own = gather_block_of(gather, block);
     return slot < 0 ? NULL : ops_cell(gather->ops, slot, PLAN_NONE, (int32_t)own->unit_begin)->buffer;
 }
 
 static int bind_weights(struct gather *gather, struct stage *stage, uint32_t block, struct err *err)
 {
-    struct gather_block *own = block_of(gather, block);
-    struct area_view view = {buffer_of(gather, own->weights, block), own->at};
+    struct gather_block *own = gather_block_of(gather, block);
+    struct area_view view = {gather_buffer_of(gather, own->weights, block), own->at};
     struct block_areas areas = {0};
     *(gather->shares->area == AREA_FROZEN ? &areas.frozen : &areas.trained) = view;
     if (own->bound || !view.buffer)
@@ -201,8 +201,8 @@ static int bind_weights(struct gather *gather, struct stage *stage, uint32_t blo
  * of a step. */
 static int bind_gradients(struct gather *gather, struct stage *stage, uint32_t block, struct err *err)
 {
-    struct gather_block *own = block_of(gather, block);
-    struct block_areas areas = {.gradients = {buffer_of(gather, own->gradients, block), own->at}};
+    struct gather_block *own = gather_block_of(gather, block);
+    struct block_areas areas = {.gradients = {gather_buffer_of(gather, own->gradients, block), own->at}};
     uint64_t bytes = block_bytes(gather, block);
     if (gather->shares->area == AREA_FROZEN || !areas.gradients.buffer)
         return 0;
@@ -244,7 +244,7 @@ void gather_release(struct ops *ops, const struct instr *instr)
     for (int32_t b = instr->block_begin; b < instr->block_end; b++) {
         if (b < (int32_t)gather->shares->block_begin || b >= (int32_t)gather->shares->block_end)
             continue;
-        block_of(gather, (uint32_t)b)->bound = false;
+        gather_block_of(gather, (uint32_t)b)->bound = false;
         for (uint32_t s = 0; s < ops->options.stages->count; s++)
             stage_block_release(ops->options.stages->list[s], (uint32_t)b);
     }
@@ -260,7 +260,7 @@ void gather_run_begin(struct ops *ops)
 void gather_taken(struct ops *ops, const struct instr *instr)
 {
     for (int32_t b = instr->block_begin; b < instr->block_end; b++)
-        block_of(ops->gather, (uint32_t)b)->summing = false;
+        gather_block_of(ops->gather, (uint32_t)b)->summing = false;
 }
 
 /* --- copies --- */
@@ -279,10 +279,10 @@ uint64_t gather_part_bytes(const struct ops *ops, const struct instr *instr, uin
 
 /* Returns the memory of byte `at` of a member's shard of a block, in the given kind of memory; a view without
  * a buffer means that there is nothing to copy. */
-static struct area_view view_of(const struct gather *gather, enum gather_place place, uint32_t block,
-                                uint32_t part, uint64_t at)
+static struct area_view gather_view_of(const struct gather *gather, enum gather_place place, uint32_t block,
+                                       uint32_t part, uint64_t at)
 {
-    const struct gather_block *own = block_of(gather, block);
+    const struct gather_block *own = gather_block_of(gather, block);
     struct area_view view = {0};
     if (place == GATHER_OWN_VALUES)
         view = shares_values(gather->shares, block);
@@ -290,7 +290,7 @@ static struct area_view view_of(const struct gather *gather, enum gather_place p
         view = shares_gradients(gather->shares, block);
     else if (place == GATHER_WEIGHTS || own->summing)
         view = (struct area_view){
-            buffer_of(gather, place == GATHER_WEIGHTS ? own->weights : own->gradients, block),
+            gather_buffer_of(gather, place == GATHER_WEIGHTS ? own->weights : own->gradients, block),
             own->at + shares_cuts(gather->shares, block)[part]};
     view.at += at;
     return view;
@@ -309,7 +309,7 @@ static int copy_span(struct ops *ops, const struct gather_span *span, uint8_t *h
             continue;
         }
         uint64_t bytes = has - at < left ? has - at : left;
-        struct area_view view = view_of(gather, span->place, (uint32_t)b, span->part, at);
+        struct area_view view = gather_view_of(gather, span->place, (uint32_t)b, span->part, at);
         int result = 0;
         if (view.buffer)
             result = write ? buffer_write_on(DEVICE_GROUP, view.buffer, view.at, host, bytes, err)
@@ -343,8 +343,8 @@ int gather_keep_own(struct ops *ops, const struct instr *instr, struct err *err)
     uint32_t part = gather->shares->position;
     for (int32_t b = instr->block_begin; b < instr->block_end; b++) {
         const uint64_t *cuts = shares_cuts(gather->shares, (uint32_t)b) + part;
-        struct area_view from = view_of(gather, GATHER_OWN_VALUES, (uint32_t)b, part, 0),
-                         to = view_of(gather, GATHER_WEIGHTS, (uint32_t)b, part, 0);
+        struct area_view from = gather_view_of(gather, GATHER_OWN_VALUES, (uint32_t)b, part, 0),
+                         to = gather_view_of(gather, GATHER_WEIGHTS, (uint32_t)b, part, 0);
         if (cuts[1] > cuts[0] && from.buffer && to.buffer &&
             buffer_copy_on(DEVICE_GROUP, to.buffer, to.at, from.buffer, from.at, cuts[1] - cuts[0], err) < 0)
             return -1;

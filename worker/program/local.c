@@ -100,7 +100,7 @@ static bool is_shared(const struct plan_rank *rank)
 }
 
 /* Returns the peer of a SEND or RECV of a boundary tensor; PLAN_NONE for other instructions. */
-static int32_t exchanges(const struct ops *ops, const struct instr *instr)
+static int32_t local_exchanges(const struct ops *ops, const struct instr *instr)
 {
     bool send = instr->op == INSTR_SEND;
     if (!send && instr->op != INSTR_RECV)
@@ -119,14 +119,14 @@ static bool is_pair(const struct ops *ops, uint32_t peer)
         return false;
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         for (uint32_t i = 0; i < ops->me->programs[kind].instr_count; i++)
-            if (exchanges(ops, &ops->me->programs[kind].instrs[i]) == (int32_t)peer)
+            if (local_exchanges(ops, &ops->me->programs[kind].instrs[i]) == (int32_t)peer)
                 return true;
     return false;
 }
 
 /* --- our buffers --- */
 
-static struct local_stream stream_of(int kind, const struct instr *instr)
+static struct local_stream local_stream_of(int kind, const struct instr *instr)
 {
     return (struct local_stream){.program = (uint16_t)kind, .tag = (uint16_t)instr->tag, instr->block_begin};
 }
@@ -146,7 +146,7 @@ static bool has_stream(const struct local_stream *streams, uint32_t count, struc
 
 static bool receives_shared(const struct ops *ops, const struct local_pair *pair, const struct instr *instr)
 {
-    return instr->op == INSTR_RECV && exchanges(ops, instr) == (int32_t)pair->peer &&
+    return instr->op == INSTR_RECV && local_exchanges(ops, instr) == (int32_t)pair->peer &&
            ops->slots[instr->slot_out].shared;
 }
 
@@ -156,7 +156,7 @@ static void find_receives(const struct ops *ops, struct local_pair *pair)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         const struct program *program = &ops->me->programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
-            struct local_stream stream = stream_of(kind, &program->instrs[i]);
+            struct local_stream stream = local_stream_of(kind, &program->instrs[i]);
             if (receives_shared(ops, pair, &program->instrs[i]) && pair->receive_count < STREAMS_MAX &&
                 !has_stream(pair->receives, pair->receive_count, stream))
                 pair->receives[pair->receive_count++] = stream;
@@ -165,7 +165,7 @@ static void find_receives(const struct ops *ops, struct local_pair *pair)
             const struct instr *instr = &program->instrs[i];
             for (uint32_t t = 0; t < pair->receive_count; t++)
                 if (instr->op == INSTR_RECV && instr->peer == (int32_t)pair->peer &&
-                    same_stream(pair->receives[t], stream_of(kind, instr)) &&
+                    same_stream(pair->receives[t], local_stream_of(kind, instr)) &&
                     !receives_shared(ops, pair, instr))
                     pair->receives[t--] = pair->receives[--pair->receive_count];
         }
@@ -214,7 +214,7 @@ static int make_offers(struct ops *ops, struct local_pair *pair, struct err *err
 
 /* --- the peer's buffers --- */
 
-static void refuse(struct local_pair *pair, const char *reason)
+static void local_refuse(struct local_pair *pair, const char *reason)
 {
     pair->answer.yes = 0;
     snprintf(pair->answer.reason, sizeof(pair->answer.reason), "%.119s", reason);
@@ -262,10 +262,10 @@ static void import_buffers(struct ops *ops, struct local_pair *pair, const struc
         pair->sizes[i] = offers[i].handle.bytes;
         if (offers[i].handle.bytes < sizeof(uint64_t) ||
             !memchr(offers[i].handle.kind, 0, sizeof(offers[i].handle.kind)))
-            refuse(pair, "a handle that says nothing");
+            local_refuse(pair, "a handle that says nothing");
         else if (buffer_import(ops->options.device, &offers[i].handle, &pair->imported[i], &err) < 0 ||
                  answer_buffer(ops, pair->imported[i], offers[i].secret, &err) < 0)
-            refuse(pair, err.text);
+            local_refuse(pair, err.text);
     }
 }
 
@@ -445,7 +445,7 @@ static int exchange_offers(const struct offer_exchange *x)
 
 /* --- transfers that use the links --- */
 
-static struct local_pair *pair_of(const struct ops *ops, int32_t peer)
+static struct local_pair *local_pair_of(const struct ops *ops, int32_t peer)
 {
     for (uint32_t p = 0; ops->local && p < ops->local->count; p++)
         if ((int32_t)ops->local->pairs[p].peer == peer)
@@ -455,12 +455,13 @@ static struct local_pair *pair_of(const struct ops *ops, int32_t peer)
 
 static bool uses_local_link(const struct ops *ops, int kind, const struct instr *instr)
 {
-    const struct local_pair *pair = pair_of(ops, exchanges(ops, instr));
+    const struct local_pair *pair = local_pair_of(ops, local_exchanges(ops, instr));
     if (!pair)
         return false;
     return instr->op == INSTR_SEND
-               ? pair->we_write && has_stream(pair->sends, pair->send_count, stream_of(kind, instr))
-               : pair->peer_writes && has_stream(pair->receives, pair->receive_count, stream_of(kind, instr));
+               ? pair->we_write && has_stream(pair->sends, pair->send_count, local_stream_of(kind, instr))
+               : pair->peer_writes &&
+                     has_stream(pair->receives, pair->receive_count, local_stream_of(kind, instr));
 }
 
 static void mark_transfers(struct ops *ops)
@@ -560,7 +561,7 @@ static void note_sent(const struct mesh_done *done)
 }
 
 /* Called by the courier when the copy is complete. */
-static void copy_done(void *arg, const struct err *failure)
+static void local_copy_done(void *arg, const struct err *failure)
 {
     struct transfer *transfer = arg;
     struct mesh_meta meta = {.tag = transfer->tag};
@@ -580,7 +581,7 @@ static int copy_submit(void *arg, struct err *err)
     struct transfer *transfer = arg;
     struct ops *ops = transfer->ops;
     const struct local_ready *ready = &transfer->local.ready;
-    const struct local_pair *pair = pair_of(ops, transfer->instr->peer);
+    const struct local_pair *pair = local_pair_of(ops, transfer->instr->peer);
     pthread_mutex_lock(&ops->out_lock);
     int result = buffer_copy_on(DEVICE_OUT, pair->imported[ready->buffer], ready->at, transfer->cell->buffer,
                                 transfer->at, transfer->size, err);
@@ -595,13 +596,13 @@ static void receiver_ready(const struct mesh_done *done)
     struct transfer *transfer = done->arg;
     struct ops *ops = transfer->ops;
     const struct local_ready *ready = &transfer->local.ready;
-    const struct local_pair *pair = pair_of(ops, transfer->instr->peer);
+    const struct local_pair *pair = local_pair_of(ops, transfer->instr->peer);
     struct err err = done->err;
     if (done->ok && done->size == sizeof(*ready) && ready->buffer < pair->imported_count &&
         ready->bytes == transfer->size && ready->at <= pair->sizes[ready->buffer] &&
         ready->bytes <= pair->sizes[ready->buffer] - ready->at) {
         transfer->job = (struct courier_job){
-            .start = copy_submit, .copied = ops->local->copied, .finish = copy_done, .arg = transfer};
+            .start = copy_submit, .copied = ops->local->copied, .finish = local_copy_done, .arg = transfer};
         courier_push(ops->courier, &transfer->job);
         return;
     }
@@ -666,10 +667,10 @@ int local_receive(struct transfer *transfer, struct err *err)
     struct mesh_meta meta = {.tag = transfer->tag};
     struct mesh_post note = transfer_post(transfer, transfer->instr->tag, note_received),
                      ready = transfer_post(transfer, OPS_QUEUE_LOCAL, ready_sent);
-    transfer->local.ready =
-        (struct local_ready){.buffer = buffer_number(pair_of(ops, transfer->instr->peer), transfer->cell),
-                             .at = transfer->at,
-                             .bytes = transfer->size};
+    transfer->local.ready = (struct local_ready){
+        .buffer = buffer_number(local_pair_of(ops, transfer->instr->peer), transfer->cell),
+        .at = transfer->at,
+        .bytes = transfer->size};
     atomic_store(&transfer->local.open, 2);
     if (mesh_recv(ops->options.mesh, &note, transfer->tag, &transfer->local.note,
                   sizeof(transfer->local.note), err) < 0)

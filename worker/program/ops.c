@@ -196,7 +196,7 @@ void ops_destroy(struct ops *ops)
 /* --- compute queue --- */
 
 /* Returns the index of the stage that holds an instruction's blocks. */
-static int stage_of(const struct ops *ops, const struct instr *instr)
+static int ops_stage_of(const struct ops *ops, const struct instr *instr)
 {
     return stages_find(ops->options.stages, instr->block_begin, instr->block_end);
 }
@@ -216,7 +216,7 @@ static bool is_first_forward(const struct ops *ops, const struct instr *instr,
 static int infer(struct ops *ops, const struct instr *instr, const struct micro_batch *micro, uint32_t tokens,
                  struct buffer *in, struct buffer *out, struct err *err)
 {
-    int stage = stage_of(ops, instr);
+    int stage = ops_stage_of(ops, instr);
     struct kv_cache *cache = NULL;
     struct stage_options has;
     if (cell_need_cache(ops, instr, stage, &cache, err) < 0)
@@ -250,7 +250,7 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
 {
     const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     uint32_t tokens = micro->row_start[micro->rows];
-    int stage = stage_of(ops, instr);
+    int stage = ops_stage_of(ops, instr);
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
@@ -270,8 +270,8 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
 }
 
 /* Runs both halves of a backward pass, or the half that the instruction names. */
-static int run_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
-                        struct buffer *in, struct buffer *out, struct err *err)
+static int ops_run_backward(struct ops *ops, const struct instr *instr, struct stage *stage,
+                            struct saved **place, struct buffer *in, struct buffer *out, struct err *err)
 {
     const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     uint32_t begin = (uint32_t)instr->block_begin, end = (uint32_t)instr->block_end;
@@ -292,7 +292,7 @@ static int run_backward(struct ops *ops, const struct instr *instr, struct stage
 static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
-    int stage = stage_of(ops, instr);
+    int stage = ops_stage_of(ops, instr);
     struct saved **place = ops_saved(ops, stage, instr->micro_batch);
     struct buffer *in, *out;
     if (micro->rows == 0)
@@ -307,7 +307,7 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
     if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0 ||
         gather_bind(ops, instr, ops->options.stages->list[stage], err) < 0)
         return -1;
-    if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0)
+    if (ops_run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
@@ -376,7 +376,7 @@ static void op_release(struct ops *ops, const struct instr *instr)
     if (instr->slot_in == PLAN_NONE)
         return;
     struct slot_cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
-    int stage = stage_of(ops, instr);
+    int stage = ops_stage_of(ops, instr);
     if (ops->slots[instr->slot_in].slot->kind == SLOT_SAVED && stage >= 0) {
         stage_saved_release(*ops_saved(ops, stage, instr->micro_batch));
         *ops_saved(ops, stage, instr->micro_batch) = NULL;

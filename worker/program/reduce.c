@@ -16,7 +16,7 @@
 
 #include "worker/program/reduce_private.h"
 
-static int start(void *arg, struct err *err)
+static int reduce_start(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
     bool ring = reduce->shape == REDUCE_RING;
@@ -126,7 +126,7 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     reduce->instr = instr;
     reduce->slot = slot;
     reduce->kind = ops->me->slots[slot].kind;
-    reduce->start = (struct exec_item){.fn = start, .arg = reduce};
+    reduce->start = (struct exec_item){.fn = reduce_start, .arg = reduce};
     const struct plan_group *group = &ops->options.plan->groups[instr->group];
     int position = plan_group_position(group, ops->options.rank);
     if (position < 0)
@@ -139,20 +139,20 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     return 0;
 }
 
-static size_t aligned(size_t bytes)
+static size_t reduce_aligned(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 size_t reduce_bytes(const struct reduce *reduce)
 {
-    return halves_reduces(reduce) ? 0 : 2 * aligned(reduce->size);
+    return halves_reduces(reduce) ? 0 : 2 * reduce_aligned(reduce->size);
 }
 
 void reduce_place(struct reduce *reduce, uint8_t *memory)
 {
     reduce->own = memory;
-    reduce->incoming = memory + aligned(reduce->size);
+    reduce->incoming = memory + reduce_aligned(reduce->size);
 }
 
 void reduce_destroy(struct reduce *reduce)

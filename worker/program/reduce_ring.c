@@ -7,7 +7,7 @@
 
 /* Whether the group has two members, which exchange whole tensors. Each adds the other's; both get equal
  * bits, as the sum of two values does not depend on their order. */
-static bool exchanges(const struct reduce *reduce)
+static bool reduce_ring_exchanges(const struct reduce *reduce)
 {
     return reduce->ring.count == 2;
 }
@@ -15,7 +15,7 @@ static bool exchanges(const struct reduce *reduce)
 /* Sets the byte range [*begin, *end) of a part. `part` counts modulo the number of members. */
 static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
 {
-    size_t values = reduce->size / sizeof(float), n = exchanges(reduce) ? 1 : reduce->ring.count;
+    size_t values = reduce->size / sizeof(float), n = reduce_ring_exchanges(reduce) ? 1 : reduce->ring.count;
     size_t at = part % n;
     *begin = values / n * at + (values % n < at ? values % n : at);
     *end = *begin + values / n + (at < values % n ? 1 : 0);
@@ -57,7 +57,7 @@ static int ring_step(struct reduce *reduce, struct err *err)
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
     struct mesh_post to = reduce_post(reduce, ring->next, ring_sent),
                      from = reduce_post(reduce, ring->previous, ring_received);
-    uint32_t steps = exchanges(reduce) ? 1 : 2 * (ring->count - 1);
+    uint32_t steps = reduce_ring_exchanges(reduce) ? 1 : 2 * (ring->count - 1);
     for (ring->open = 0; ring->step < steps; ring->step++) {
         size_t begin, end, out_begin, out_end;
         ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
@@ -82,7 +82,7 @@ static int ring_advance(struct reduce *reduce, struct err *err)
 {
     if (--reduce->ring.open > 0)
         return 0;
-    if (exchanges(reduce)) /* the tensor was sent, so adding to it is allowed now */
+    if (reduce_ring_exchanges(reduce)) /* the tensor was sent, so adding to it is allowed now */
         reduce_sum(reduce->own, reduce->incoming, reduce->size);
     reduce->ring.step++;
     return ring_step(reduce, err);
@@ -98,7 +98,7 @@ static int ring_on_received(void *arg, struct err *err)
     struct reduce *reduce = arg;
     size_t begin, end;
     ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
-    if (exchanges(reduce))
+    if (reduce_ring_exchanges(reduce))
         return ring_advance(reduce, err);
     if (reduce->ring.step < reduce->ring.count - 1)
         reduce_sum(reduce->own + begin, reduce->incoming, end - begin);

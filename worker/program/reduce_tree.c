@@ -2,7 +2,7 @@
  * its own in a fixed order, sends the sum to its parent, and hands the result from there to its children. */
 #include "worker/program/reduce_private.h"
 
-static void arrived(const struct mesh_done *done)
+static void reduce_tree_arrived(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
     if (reduce_is_complete(done, reduce->size)) {
@@ -18,16 +18,16 @@ static void result_arrived(const struct mesh_done *done)
         exec_post(reduce_executor(reduce), &reduce->tree.finish);
 }
 
-static int receive(struct reduce *reduce, struct neighbour peer, uint8_t *to, mesh_done_fn *done,
-                   struct err *err)
+static int reduce_tree_receive(struct reduce *reduce, struct neighbour peer, uint8_t *to, mesh_done_fn *done,
+                               struct err *err)
 {
     struct mesh_post post = reduce_post(reduce, peer, done);
     return mesh_recv(reduce->ops->options.mesh, &post, ops_tag(reduce->ops, reduce->instr), to, reduce->size,
                      err);
 }
 
-static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *from, mesh_done_fn *done,
-                struct err *err)
+static int reduce_tree_send(struct reduce *reduce, struct neighbour peer, const uint8_t *from,
+                            mesh_done_fn *done, struct err *err)
 {
     struct mesh_post post = reduce_post(reduce, peer, done);
     struct mesh_meta meta = {.tag = ops_tag(reduce->ops, reduce->instr)};
@@ -40,7 +40,7 @@ static void sent_up(const struct mesh_done *done)
     struct err err;
     if (!done->ok)
         exec_done(reduce_executor(reduce), reduce->number, &done->err);
-    else if (receive(reduce, reduce->tree.parent, reduce->own, result_arrived, &err) < 0)
+    else if (reduce_tree_receive(reduce, reduce->tree.parent, reduce->own, result_arrived, &err) < 0)
         exec_done(reduce_executor(reduce), reduce->number, &err);
 }
 
@@ -52,51 +52,53 @@ static void sent_down(const struct mesh_done *done)
         exec_done(reduce_executor(reduce), reduce->number, &done->err);
     else if (++reduce->tree.sent == reduce->tree.child_count)
         exec_done(reduce_executor(reduce), reduce->number, NULL);
-    else if (send(reduce, reduce->tree.children[reduce->tree.sent], reduce->own, sent_down, &err) < 0)
+    else if (reduce_tree_send(reduce, reduce->tree.children[reduce->tree.sent], reduce->own, sent_down,
+                              &err) < 0)
         exec_done(reduce_executor(reduce), reduce->number, &err);
 }
 
 /* Writes the result to its slot and sends it to the children. */
-static int finish(void *arg, struct err *err)
+static int reduce_tree_finish(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
     reduce_write_result(reduce);
     reduce->tree.sent = 0;
     if (reduce->tree.child_count > 0)
-        return send(reduce, reduce->tree.children[0], reduce->own, sent_down, err);
+        return reduce_tree_send(reduce, reduce->tree.children[0], reduce->own, sent_down, err);
     exec_done(reduce_executor(reduce), reduce->number, NULL);
     return 0;
 }
 
 /* Adds the contributions that have arrived, in order, and receives the next one. After the last one the sum
  * is sent to the parent. */
-static int advance(void *arg, struct err *err)
+static int reduce_tree_advance(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
     while (reduce->tree.next < reduce->tree.child_count) {
         if (!reduce->tree.arrived)
-            return receive(reduce, reduce->tree.children[reduce->tree.next], reduce->incoming, arrived, err);
+            return reduce_tree_receive(reduce, reduce->tree.children[reduce->tree.next], reduce->incoming,
+                                       reduce_tree_arrived, err);
         reduce_add(reduce, reduce->incoming);
         reduce->tree.arrived = false;
         reduce->tree.next++;
     }
     if (!reduce->tree.is_root)
-        return send(reduce, reduce->tree.parent, reduce->own, sent_up, err);
-    return finish(reduce, err);
+        return reduce_tree_send(reduce, reduce->tree.parent, reduce->own, sent_up, err);
+    return reduce_tree_finish(reduce, err);
 }
 
 int reduce_tree_receive_result(struct reduce *reduce, struct err *err)
 {
-    return receive(reduce, reduce->tree.parent, reduce->own, result_arrived, err);
+    return reduce_tree_receive(reduce, reduce->tree.parent, reduce->own, result_arrived, err);
 }
 
 int reduce_tree_start(struct reduce *reduce, struct err *err)
 {
-    return reduce->tree.up ? advance(reduce, err) : finish(reduce, err);
+    return reduce->tree.up ? reduce_tree_advance(reduce, err) : reduce_tree_finish(reduce, err);
 }
 
 void reduce_tree_init(struct reduce *reduce)
 {
-    reduce->tree.advance = (struct exec_item){.fn = advance, .arg = reduce};
-    reduce->tree.finish = (struct exec_item){.fn = finish, .arg = reduce};
+    reduce->tree.advance = (struct exec_item){.fn = reduce_tree_advance, .arg = reduce};
+    reduce->tree.finish = (struct exec_item){.fn = reduce_tree_finish, .arg = reduce};
 }

@@ -63,9 +63,9 @@ static int frozen_make(struct state_shares *shares, struct device *device, const
     return 0;
 }
 
-static int shares_fill(struct state_shares *shares, struct device *device, const struct weight_source *source,
-                       const struct stage_options *options, const struct plan *plan, uint32_t rank,
-                       struct err *err)
+static int program_shares_fill(struct state_shares *shares, struct device *device,
+                               const struct weight_source *source, const struct stage_options *options,
+                               const struct plan *plan, uint32_t rank, struct err *err)
 {
     if (cuts_make(shares, options, plan, rank, err) < 0)
         return -1;
@@ -106,7 +106,7 @@ int shares_create(struct device *device, const struct weight_source *source,
     shares->cuts = calloc((size_t)blocks * (count + 1), sizeof(*shares->cuts));
     shares->frozen_at = calloc(blocks, sizeof(*shares->frozen_at));
     int result = shares->cuts && shares->frozen_at
-                     ? shares_fill(shares, device, source, &own, plan, rank, err)
+                     ? program_shares_fill(shares, device, source, &own, plan, rank, err)
                      : err_set(err, ERR_NOMEM, "no memory for a share of %u blocks", blocks);
     if (result < 0) {
         shares_destroy(shares);

@@ -155,7 +155,7 @@ static int workspace_make(struct device *device, const struct stage_options *all
 
 /* Returns the part of each layer that a member of a tensor group has; a stage of one member has whole
  * layers. */
-static struct layer_part part_of(const struct model_config *config, const struct plan_tensor *t)
+static struct layer_part stages_part_of(const struct model_config *config, const struct plan_tensor *t)
 {
     if (t->kv_head_end == 0 || (t->kv_head_begin == 0 && t->kv_head_end == config->kv_heads))
         return (struct layer_part){0};
@@ -190,7 +190,7 @@ static int ranges_options(const struct plan *plan, const struct plan_rank *me,
             .range = me->range_count ? me->ranges[i] : (struct plan_range){me->block_begin, me->block_end}};
         result = use_find(me, passed, &use, err);
         all[i] = options_for(options, &use);
-        all[i].part = part_of(options->config, &me->tensor);
+        all[i].part = stages_part_of(options->config, &me->tensor);
         all[i].recompute_end = use.recompute ? (uint32_t)me->recompute_end : 0;
     }
     free(passed);

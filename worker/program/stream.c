@@ -91,7 +91,7 @@ static uint32_t step_of(const struct lane *lane, uint64_t turn)
 
 /* Returns the number of the ring part (member's share of the bytes) of which a turn sends, or receives, a
  * slice. */
-static uint32_t part_of(const struct lane *lane, uint64_t turn, bool sent)
+static uint32_t stream_part_of(const struct lane *lane, uint64_t turn, bool sent)
 {
     uint32_t n = lane->count, back = step_of(lane, turn) + (sums(lane) ? 1 : 0) + (sent ? 0 : 1);
     return is_ring(lane) ? (lane->position + 2 * n - back) % n : 0;
@@ -122,7 +122,7 @@ static struct arrival *arrival_of(const struct lane *lane, uint64_t turn)
     return &lane->arrivals[turn % lane->receive_buffers];
 }
 
-static uint8_t *own_at(const struct lane *lane, uint64_t turn)
+static uint8_t *stream_own_at(const struct lane *lane, uint64_t turn)
 {
     return lane->memory +
            (lane->receive_buffers + turn / lane->steps % lane->send_buffers) * (uint64_t)STREAM_SLICE_BYTES;
@@ -135,13 +135,13 @@ static uint8_t *scratch_of(const struct lane *lane)
 
 /* --- callbacks --- */
 
-static void schedule(struct lane *lane)
+static void stream_schedule(struct lane *lane)
 {
     if (!atomic_exchange(&lane->scheduled, true))
         courier_push(lane->ops->streams->thread, &lane->job);
 }
 
-static void fail(struct lane *lane, const struct err *failure)
+static void stream_fail(struct lane *lane, const struct err *failure)
 {
     atomic_store(&lane->failed, true);
     exec_done(lane->exec, lane->number, failure);
@@ -151,11 +151,11 @@ static void slice_sent(const struct mesh_done *done)
 {
     struct lane *lane = done->arg;
     if (!done->ok) {
-        fail(lane, &done->err);
+        stream_fail(lane, &done->err);
         return;
     }
     atomic_fetch_add(&lane->sent, 1);
-    schedule(lane);
+    stream_schedule(lane);
 }
 
 static void slice_arrived(const struct mesh_done *done)
@@ -163,27 +163,27 @@ static void slice_arrived(const struct mesh_done *done)
     struct arrival *arrival = done->arg;
     struct err err;
     if (!done->ok) {
-        fail(arrival->lane, &done->err);
+        stream_fail(arrival->lane, &done->err);
     } else if (done->size != arrival->bytes) {
         err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %llu are due", done->peer, done->size,
                 (unsigned long long)arrival->bytes);
-        fail(arrival->lane, &err);
+        stream_fail(arrival->lane, &err);
     } else {
         atomic_store(&arrival->here, true);
-        schedule(arrival->lane);
+        stream_schedule(arrival->lane);
     }
 }
 
 /* --- the lanes' thread --- */
 
-static uint64_t tag_of(const struct lane *lane, uint64_t turn)
+static uint64_t stream_tag_of(const struct lane *lane, uint64_t turn)
 {
     const struct instr *x = lane->instr;
     return mesh_tag((uint8_t)x->tag, (uint16_t)lane->ops->run_number, (uint16_t)x->block_begin,
                     (uint32_t)turn);
 }
 
-static int post_of(const struct lane *lane, bool sent, struct mesh_post *post, struct err *err)
+static int stream_post_of(const struct lane *lane, bool sent, struct mesh_post *post, struct err *err)
 {
     const struct instr *x = lane->instr;
     *post = (struct mesh_post){.peer = (uint32_t)x->peer,
@@ -199,7 +199,8 @@ static int post_of(const struct lane *lane, bool sent, struct mesh_post *post, s
 }
 
 /* Copies a span to or from the host and waits. */
-static int copy(struct lane *lane, const struct gather_span *span, uint8_t *host, bool write, struct err *err)
+static int stream_copy(struct lane *lane, const struct gather_span *span, uint8_t *host, bool write,
+                       struct err *err)
 {
     struct event *copied = lane->ops->streams->copied;
     if (!lane->whole)
@@ -212,30 +213,30 @@ static int copy(struct lane *lane, const struct gather_span *span, uint8_t *host
 }
 
 /* Adds `more` to `sum`, both of `bytes` bytes of f32. */
-static void add(float *sum, const float *more, uint64_t bytes)
+static void stream_add(float *sum, const float *more, uint64_t bytes)
 {
     for (uint64_t i = 0; i < bytes / sizeof(float); i++)
         sum[i] += more[i];
 }
 
 /* Handles the slice that the turn received. */
-static int handle(struct lane *lane, uint64_t turn, struct err *err)
+static int stream_handle(struct lane *lane, uint64_t turn, struct err *err)
 {
     bool twice = lane->instr->op == INSTR_ALL_REDUCE,
          gradients = sums(lane) || (lane->instr->flags & FLAG_ACCUMULATE);
     uint32_t step = step_of(lane, turn), summed = twice ? lane->count - 1 : gradients ? lane->steps : 0;
     enum gather_place own = sums(lane) ? GATHER_GRADIENTS : GATHER_OWN_GRADIENTS;
-    struct gather_span span = span_of(lane, turn, part_of(lane, turn, false), own);
+    struct gather_span span = span_of(lane, turn, stream_part_of(lane, turn, false), own);
     float *slice = (float *)(void *)received_at(lane, turn), *mine = (float *)(void *)scratch_of(lane);
     if (step < summed) {
-        if (copy(lane, &span, scratch_of(lane), false, err) < 0)
+        if (stream_copy(lane, &span, scratch_of(lane), false, err) < 0)
             return -1;
-        add(slice, mine, span.bytes);
+        stream_add(slice, mine, span.bytes);
         if (step + 1 < summed)
             return 0;
     }
     span.place = gradients ? GATHER_OWN_GRADIENTS : GATHER_WEIGHTS;
-    return copy(lane, &span, received_at(lane, turn), true, err);
+    return stream_copy(lane, &span, received_at(lane, turn), true, err);
 }
 
 /* Sends the turn's slice if it has been received or read, and a send buffer is free. Returns 1 if it was
@@ -249,15 +250,16 @@ static int send_turn(struct lane *lane, uint64_t turn, struct err *err)
                        lane->ops->me->slots[lane->instr->slot_in].kind == SLOT_GRADIENTS)
             ? GATHER_GRADIENTS
             : GATHER_OWN_VALUES;
-    struct gather_span span = span_of(lane, turn, part_of(lane, turn, true), place);
-    struct mesh_meta meta = {.tag = tag_of(lane, turn)};
+    struct gather_span span = span_of(lane, turn, stream_part_of(lane, turn, true), place);
+    struct mesh_meta meta = {.tag = stream_tag_of(lane, turn)};
     struct mesh_post post;
     if (own ? round >= lane->send_buffers &&
                   atomic_load(&lane->sent) <= (round - lane->send_buffers) * lane->steps
             : lane->handled < turn)
         return 0;
-    uint8_t *slice = own ? own_at(lane, turn) : received_at(lane, turn - 1);
-    if ((own && copy(lane, &span, slice, false, err) < 0) || post_of(lane, true, &post, err) < 0)
+    uint8_t *slice = own ? stream_own_at(lane, turn) : received_at(lane, turn - 1);
+    if ((own && stream_copy(lane, &span, slice, false, err) < 0) ||
+        stream_post_of(lane, true, &post, err) < 0)
         return -1;
     post.arg = lane;
     if (mesh_send(lane->ops->options.mesh, &post, &meta, slice, span.bytes, err) < 0)
@@ -269,7 +271,7 @@ static int send_turn(struct lane *lane, uint64_t turn, struct err *err)
  * and sent on. */
 static int post_turn(struct lane *lane, uint64_t turn, struct err *err)
 {
-    struct gather_span span = span_of(lane, turn, part_of(lane, turn, false), GATHER_WEIGHTS);
+    struct gather_span span = span_of(lane, turn, stream_part_of(lane, turn, false), GATHER_WEIGHTS);
     struct mesh_post post;
     if (turn >= lane->receive_buffers) {
         uint64_t before = turn - lane->receive_buffers;
@@ -277,19 +279,19 @@ static int post_turn(struct lane *lane, uint64_t turn, struct err *err)
         if (lane->handled <= before || (passed_on && atomic_load(&lane->sent) < before + 2))
             return 0;
     }
-    if (post_of(lane, false, &post, err) < 0)
+    if (stream_post_of(lane, false, &post, err) < 0)
         return -1;
     struct arrival *arrival = arrival_of(lane, turn);
     arrival->bytes = span.bytes;
     atomic_store(&arrival->here, false);
     post.arg = arrival;
-    if (mesh_recv(lane->ops->options.mesh, &post, tag_of(lane, turn), received_at(lane, turn), span.bytes,
-                  err) < 0)
+    if (mesh_recv(lane->ops->options.mesh, &post, stream_tag_of(lane, turn), received_at(lane, turn),
+                  span.bytes, err) < 0)
         return -1;
     return 1;
 }
 
-static int start(struct lane *lane, struct err *err)
+static int stream_start(struct lane *lane, struct err *err)
 {
     const struct ops *ops = lane->ops;
     const struct plan_group *group = is_ring(lane) ? &ops->options.plan->groups[lane->instr->group] : NULL;
@@ -337,11 +339,11 @@ static int keep_alone(struct lane *lane, struct err *err)
 
 /* Handles a received slice, posts a receive or sends a slice, whichever is possible now. Returns 1, or 0 if
  * none is. */
-static int progress(struct lane *lane, struct err *err)
+static int stream_progress(struct lane *lane, struct err *err)
 {
     if (lane->receives && lane->handled < lane->posted &&
         atomic_load(&arrival_of(lane, lane->handled)->here)) {
-        if (handle(lane, lane->handled, err) < 0)
+        if (stream_handle(lane, lane->handled, err) < 0)
             return -1;
         lane->handled++;
         return 1;
@@ -359,17 +361,17 @@ static int progress(struct lane *lane, struct err *err)
     return done;
 }
 
-static int advance(void *arg, struct err *err)
+static int stream_advance(void *arg, struct err *err)
 {
     struct lane *lane = arg;
     int result = 1;
     atomic_store(&lane->scheduled, false);
-    if (atomic_exchange(&lane->starting, false) && start(lane, err) < 0)
+    if (atomic_exchange(&lane->starting, false) && stream_start(lane, err) < 0)
         return -1;
     if (!lane->running || atomic_load(&lane->failed))
         return 0;
     while (result > 0)
-        result = progress(lane, err);
+        result = stream_progress(lane, err);
     if (result < 0)
         return -1;
     if ((lane->receives && lane->handled < lane->turns) ||
@@ -387,10 +389,10 @@ static int advance(void *arg, struct err *err)
     return 0;
 }
 
-static void advanced(void *arg, const struct err *failure)
+static void stream_advanced(void *arg, const struct err *failure)
 {
     if (failure)
-        fail(arg, failure);
+        stream_fail(arg, failure);
 }
 
 bool stream_moves(const struct ops *ops, const struct instr *instr)
@@ -419,7 +421,7 @@ int stream_begin(struct ops *ops, uint32_t number, const struct instr *instr, st
     lane->whole = whole;
     lane->exec = ops->programs[ops->kind].exec;
     atomic_store(&lane->starting, true);
-    schedule(lane);
+    stream_schedule(lane);
     return 0;
 }
 
@@ -442,7 +444,7 @@ static int lane_make(struct ops *ops, const struct instr *instr, struct lane **o
     lane->memory_bytes =
         (uint64_t)(lane->receive_buffers + lane->send_buffers + STREAM_SCRATCH_BUFFERS) * STREAM_SLICE_BYTES;
     lane->job = (struct courier_job){
-        .start = advance, .finish = advanced, .copied = ops->streams->never, .arg = lane};
+        .start = stream_advance, .finish = stream_advanced, .copied = ops->streams->never, .arg = lane};
     void *memory = NULL;
     if (host_memory_create(ops->options.device, lane->memory_bytes, "slices of travelling state", &memory,
                            err) < 0)

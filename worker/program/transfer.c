@@ -31,7 +31,7 @@ int transfer_make(struct ops *ops, int kind, struct err *err)
     return 0;
 }
 
-static int32_t slot_of(const struct instr *instr)
+static int32_t transfer_slot_of(const struct instr *instr)
 {
     return instr->op == INSTR_SEND ? instr->slot_in : instr->slot_out;
 }
@@ -58,7 +58,7 @@ static void receive_done(const struct mesh_done *done)
         transfer_end(transfer, &err);
         return;
     }
-    if (ops->slots[slot_of(transfer->instr)].slot->kind == SLOT_TOKEN) {
+    if (ops->slots[transfer_slot_of(transfer->instr)].slot->kind == SLOT_TOKEN) {
         ops->step->token = transfer->cell->token;
     } else {
         transfer->next = atomic_load(&transfer->cell->arrived);
@@ -92,7 +92,7 @@ static int mesh_send_now(struct transfer *transfer, struct err *err)
 }
 
 /* Called by the courier when the copy to the host is complete. */
-static void copy_done(void *arg, const struct err *failure)
+static void transfer_copy_done(void *arg, const struct err *failure)
 {
     struct transfer *transfer = arg;
     struct err err;
@@ -107,7 +107,7 @@ static int send_by_mesh(struct transfer *transfer, struct err *err)
     struct event *down = transfer->cell->down;
     if (!down || event_done(down)) /* event_wait tells whether the copy succeeded */
         return down && event_wait(down, COPY_TIMEOUT_NS, err) < 0 ? -1 : mesh_send_now(transfer, err);
-    transfer->job = (struct courier_job){.copied = down, .finish = copy_done, .arg = transfer};
+    transfer->job = (struct courier_job){.copied = down, .finish = transfer_copy_done, .arg = transfer};
     courier_push(transfer->ops->courier, &transfer->job);
     return 0;
 }
@@ -129,7 +129,7 @@ static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *e
 {
     struct ops *ops = transfer->ops;
     const struct instr *instr = transfer->instr;
-    int32_t slot = slot_of(instr);
+    int32_t slot = transfer_slot_of(instr);
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     uint32_t before;
     *tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);

@@ -24,14 +24,14 @@ struct whole {
     size_t list_count;
 };
 
-static int32_t slot_of(const struct instr *instr)
+static int32_t whole_slot_of(const struct instr *instr)
 {
     return instr->slot_in != PLAN_NONE ? instr->slot_in : instr->slot_out;
 }
 
 bool whole_moves(const struct ops *ops, const struct instr *instr)
 {
-    int32_t slot = slot_of(instr);
+    int32_t slot = whole_slot_of(instr);
     if (instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER)
         return !gather_moves(ops, instr);
     if (instr->op != INSTR_ALL_REDUCE || slot < 0 || (uint32_t)slot >= ops->me->slot_count)
@@ -66,7 +66,7 @@ static void view_add(struct whole *whole, struct area_view view, uint64_t bytes)
 static int views_find(struct whole *whole, const struct ops *ops, const struct instr *instr, struct err *err)
 {
     struct stages *stages = ops->options.stages;
-    bool sums = ops->me->slots[slot_of(instr)].kind == SLOT_GRADIENTS;
+    bool sums = ops->me->slots[whole_slot_of(instr)].kind == SLOT_GRADIENTS;
     enum stage_state state = sums ? STATE_GRADIENT : STATE_VALUE;
     struct stage *table = instr->block_begin == 0 && instr->block_end > 0 ? stages_table(stages) : NULL;
     uint32_t count = stages_parameter_count(stages);
@@ -116,7 +116,7 @@ static void cuts_find(struct whole *whole, const struct plan_group *group, bool 
 
 int whole_make(const struct ops *ops, const struct instr *instr, struct whole **out, struct err *err)
 {
-    int32_t slot = slot_of(instr);
+    int32_t slot = whole_slot_of(instr);
     if (slot < 0 || (uint32_t)slot >= ops->me->slot_count || instr->group < 0 ||
         (uint32_t)instr->group >= ops->options.plan->group_count)
         return err_set(err, ERR_INVALID, "%s names no slot or no group", instr_op_name(instr->op));

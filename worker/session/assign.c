@@ -53,7 +53,7 @@ static int read_blobs(struct json_reader *reader, const char *key, const json_t 
     return 0;
 }
 
-static void pace_read(struct json_reader *device, struct device_pace *pace)
+static void assign_pace_read(struct json_reader *device, struct device_pace *pace)
 {
     struct json_reader rates;
     jr_sub(device, "pace", JR_REQUIRED, &rates);
@@ -79,7 +79,7 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&device, "kind", JR_OPTIONAL, 1, 64, &local->kind);
     jr_str(&device, "isa", JR_OPTIONAL, 1, 64, &local->isa);
     if (strcmp(local->kind, "paced") == 0)
-        pace_read(&device, &local->pace);
+        assign_pace_read(&device, &local->pace);
     jr_u32(&device, "threads", JR_OPTIONAL, 1, 64, &local->threads);
     jr_u32(&device, "index", JR_OPTIONAL, 0, 255, &local->index);
     jr_bytes(&device, "memory_limit_bytes", JR_OPTIONAL, 0, BYTES_MAX, &local->memory_limit_bytes);
@@ -226,8 +226,8 @@ static int read_slice(const json_t *document, const char *digest, struct assignm
     return 0;
 }
 
-static int read_plan(const json_t *document, const char *digest, struct assignment *assignment,
-                     struct err *err)
+static int assign_read_plan(const json_t *document, const char *digest, struct assignment *assignment,
+                            struct err *err)
 {
     if (read_slice(document, digest, assignment, err) < 0)
         return -1;
@@ -287,7 +287,7 @@ static int read_fields(struct assignment *assignment, struct err *err)
         return -1;
     if (spec_parse(spec, &assignment->spec, err) < 0)
         return err_wrap(err, "spec");
-    return read_plan(plan, digest, assignment, err);
+    return assign_read_plan(plan, digest, assignment, err);
 }
 
 int assignment_read(json_t *document, struct assignment **out, struct err *err)

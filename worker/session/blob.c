@@ -68,7 +68,7 @@ struct blob_download {
     struct buf *out;
 };
 
-static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
+static int blob_take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
     struct blob_download *download = arg;
     if (cancelled(download->blobs))
@@ -88,7 +88,7 @@ static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size
     struct http_request request = {.method = "GET",
                                    .path = path,
                                    .headers = had > 0 ? headers : NULL,
-                                   .sink = take_bytes,
+                                   .sink = blob_take_bytes,
                                    .sink_arg = &download,
                                    .timeout_ms = UINT32_MAX,
                                    .idle_ms = IDLE_MS};
@@ -185,14 +185,14 @@ int blobs_await(struct blobs *blobs, const char *sha256, struct err *err)
     return 0;
 }
 
-static int copy_bytes(void *arg, uint64_t offset, void *dst, size_t size, struct err *err)
+static int blob_copy_bytes(void *arg, uint64_t offset, void *dst, size_t size, struct err *err)
 {
     (void)err;
     memcpy(dst, (const uint8_t *)arg + offset, size);
     return 0;
 }
 
-static int put(struct blobs *blobs, struct upload_file *file, struct err *err)
+static int session_put(struct blobs *blobs, struct upload_file *file, struct err *err)
 {
     file->patience_ns = blobs->patience_ns;
     file->stopped = cancelled;
@@ -207,15 +207,15 @@ int blobs_put(struct blobs *blobs, const void *data, size_t size, char sha256[65
     if (digest_sha256_hex(data, size, sha256, err) < 0)
         return -1;
     struct upload_file file = {
-        .sha256 = sha256, .size = size, .read = copy_bytes, .arg = (void *)(uintptr_t)data};
-    return put(blobs, &file, err);
+        .sha256 = sha256, .size = size, .read = blob_copy_bytes, .arg = (void *)(uintptr_t)data};
+    return session_put(blobs, &file, err);
 }
 
 int blobs_put_read(struct blobs *blobs, const char *sha256, uint64_t size, blobs_read_fn *read, void *arg,
                    struct err *err)
 {
     struct upload_file file = {.sha256 = sha256, .size = size, .read = read, .arg = arg};
-    return put(blobs, &file, err);
+    return session_put(blobs, &file, err);
 }
 
 struct local_file {
@@ -238,7 +238,7 @@ int blobs_put_file(struct blobs *blobs, const char *path, char sha256[65], uint6
     int result = file_sha256_hex(path, sha256, size, err);
     file.size = *size;
     if (result == 0)
-        result = put(blobs, &file, err);
+        result = session_put(blobs, &file, err);
     close(local.fd);
     return result;
 }

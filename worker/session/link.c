@@ -157,7 +157,7 @@ static void accept_agent(struct worker_link *link)
 
 /* Handles an acknowledgement; queues any other message for worker_link_take. Returns -1 to close the
  * connection. */
-static int handle(struct worker_link *link, json_t *document)
+static int link_handle(struct worker_link *link, json_t *document)
 {
     const char *type = json_string_value(json_object_get(document, "type"));
     if (type && strcmp(type, "ack") == 0) {
@@ -216,14 +216,14 @@ static int read_agent(struct worker_link *link)
             if (taken == 0)
                 break;
             buf_consume(&link->in, used);
-            if (handle(link, document) < 0)
+            if (link_handle(link, document) < 0)
                 return -1;
         }
     }
 }
 
 /* Moves stored events into the write buffer while it is small. */
-static int refill(struct worker_link *link)
+static int link_refill(struct worker_link *link)
 {
     struct err err;
     int result = 0;
@@ -243,7 +243,7 @@ static int refill(struct worker_link *link)
 static int write_agent(struct worker_link *link)
 {
     for (;;) {
-        if (refill(link) < 0)
+        if (link_refill(link) < 0)
             return -1;
         if (link->out.size == link->out_done)
             return 0;
@@ -301,7 +301,7 @@ static void *link_main(void *arg)
 
 /* --- calls from other threads --- */
 
-static int listen_on(struct worker_link *link, struct err *err)
+static int link_listen_on(struct worker_link *link, struct err *err)
 {
     struct sockaddr_un address;
     int folder;
@@ -340,7 +340,7 @@ int worker_link_open(const struct worker_link_options *options, struct worker_li
     if (!link->fields || link->wake < 0)
         result = err_set(err, ERR_NOMEM, "no memory for a link");
     if (result == 0)
-        result = listen_on(link, err);
+        result = link_listen_on(link, err);
     if (result == 0 && pthread_create(&link->thread, NULL, link_main, link) != 0)
         result = err_set(err, ERR_NOMEM, "could not start the link's thread");
     if (result < 0) {

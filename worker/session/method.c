@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-static int sites_set(const struct spec_method_part *method, const struct model_config *config,
-                     struct lora_options *lora, struct err *err)
+static int method_sites_set(const struct spec_method_part *method, const struct model_config *config,
+                            struct lora_options *lora, struct err *err)
 {
     if (spec_lora_sites(method, config, &lora->sites, err) < 0)
         return -1;
@@ -54,7 +54,7 @@ int method_options(const struct job_spec *spec, struct stage_options *options, s
         options->train_embedding = options->train_embedding || embedding;
         options->train_head = options->train_head || !embedding;
     }
-    return sites_set(method, options->config, &options->lora, err);
+    return method_sites_set(method, options->config, &options->lora, err);
 }
 
 double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,

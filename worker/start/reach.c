@@ -51,7 +51,7 @@ struct rules {
                           */
 };
 
-static bool contains(const char *folder, const char *path)
+static bool reach_contains(const char *folder, const char *path)
 {
     const size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
     return strncmp(folder, path, length) == 0 && (path[length] == '/' || path[length] == '\0');
@@ -72,7 +72,7 @@ static int allow_entries(const struct rules *rules, char folder[PATH_MAX])
                       entry->d_name) < 0 ||
             lstat(below, &about) < 0 || S_ISLNK(about.st_mode))
             continue;
-        if (contains(below, rules->home))
+        if (reach_contains(below, rules->home))
             memcpy(onward, below, sizeof(onward));
         else
             result = landlock_allow(rules->fd, below, LANDLOCK_MAY_READ);
@@ -90,8 +90,8 @@ static int allow_around_home(const struct rules *rules, const char *path)
     int result = 0;
     if (!realpath(path, real))
         return 0;
-    while (result == 0 && real[0] != '\0' && !contains(rules->home, real)) {
-        if (!contains(real, rules->home))
+    while (result == 0 && real[0] != '\0' && !reach_contains(rules->home, real)) {
+        if (!reach_contains(real, rules->home))
             return landlock_allow(rules->fd, real, LANDLOCK_MAY_READ);
         result = allow_entries(rules, real);
     }
@@ -147,7 +147,7 @@ static int allow_model_path(const struct rules *rules, const char *path)
     if (S_ISDIR(about.st_mode))
         return allow_around_home(rules, path);
     char real[PATH_MAX];
-    return S_ISREG(about.st_mode) && realpath(path, real) && !contains(rules->home, real)
+    return S_ISREG(about.st_mode) && realpath(path, real) && !reach_contains(rules->home, real)
                ? landlock_allow(rules->fd, real, LANDLOCK_MAY_READ)
                : 0;
 }
@@ -174,7 +174,7 @@ static int allow_card(const struct rules *rules)
     return result;
 }
 
-static bool is_card(const struct local_part *local)
+static bool reach_is_card(const struct local_part *local)
 {
     return strcmp(local->kind, "cuda") == 0 || strcmp(local->kind, "hip") == 0;
 }
@@ -221,7 +221,7 @@ static int allow_system(const struct rules *rules, const struct reach *reach)
         result = allow_list(rules, getenv(variables[i]));
     for (size_t i = 0; i < sizeof(plain_devices) / sizeof(plain_devices[0]) && result == 0; i++)
         result = landlock_allow(rules->fd, plain_devices[i], LANDLOCK_MAY_USE);
-    return result == 0 && is_card(reach->local) ? allow_card(rules) : result;
+    return result == 0 && reach_is_card(reach->local) ? allow_card(rules) : result;
 }
 
 static int thread_confine(void *arg, struct err *err)
@@ -256,7 +256,7 @@ int reach_limit(const struct reach *reach, struct worker_link *link, struct err 
         (landlock_version() > 0 && rules_make(&rules, reach) < 0))
         result = err_errno(err, ERR_NODE, errno, "the files that a worker reaches could not be limited");
     if (result == 0 && (worker_link_call(link, thread_confine, &rules, err) < 0 ||
-                        thread_confine(&rules, err) < 0 || confine_calls(is_card(local), err) < 0)) {
+                        thread_confine(&rules, err) < 0 || confine_calls(reach_is_card(local), err) < 0)) {
         err->code = ERR_NODE;
         result = -1;
     }

@@ -132,14 +132,14 @@ static bool fault_now(struct gpu_context *context, enum fault_kind kind)
     return context->settings.faults[kind] != 0 && ++context->calls[kind] == context->settings.faults[kind];
 }
 
-static int emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
+static int driver_emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
 {
     *out = malloc(sizeof(**out));
     *version = 0;
     return *out ? 0 : err_set(err, ERR_NOMEM, "out of memory for a driver");
 }
 
-static void emulated_close(struct gpu_library *library)
+static void driver_emulated_close(struct gpu_library *library)
 {
     free(library);
 }
@@ -217,7 +217,8 @@ static int environment_read(struct driver_options *settings, struct err *err)
 }
 
 /* Parses the device's own options, then the environment's. */
-static int options_read(struct driver_options *settings, uint32_t index, const char *options, struct err *err)
+static int driver_options_read(struct driver_options *settings, uint32_t index, const char *options,
+                               struct err *err)
 {
     *settings = (struct driver_options){.warp_size = 32};
     if (index >= DEVICES)
@@ -230,7 +231,7 @@ static int emulated_info(struct gpu_library *library, uint32_t index, const char
 {
     struct driver_options settings;
     (void)library;
-    if (options_read(&settings, index, options, err) != 0)
+    if (driver_options_read(&settings, index, options, err) != 0)
         return -1;
     *out = (struct gpu_info){.name = "emulated GPU",
                              .warp = settings.warp_size,
@@ -252,7 +253,7 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
     *out = NULL;
     if (!context)
         return err_set(err, ERR_NOMEM, "out of memory for a context");
-    if (options_read(&context->settings, index, options, err) != 0 ||
+    if (driver_options_read(&context->settings, index, options, err) != 0 ||
         emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, context->settings.checks,
                              err) != 0) {
         free(context);
@@ -326,7 +327,8 @@ static int memory_import(struct gpu_context *context, const uint8_t handle[GPU_I
     return emulated_memory_import(&context->memory, handle, out, err);
 }
 
-static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bool *can, struct err *err)
+static int driver_peer_enable(struct gpu_context *context, struct gpu_context *peer, bool *can,
+                              struct err *err)
 {
     (void)err;
     *can = context == peer;
@@ -420,7 +422,7 @@ static void event_use(struct gpu_event *event, bool begins)
     pthread_mutex_unlock(&event->lock);
 }
 
-static void command_run(struct gpu_queue *queue, const struct queue_command *command)
+static void driver_command_run(struct gpu_queue *queue, const struct queue_command *command)
 {
     struct err err;
     int rc = 0;
@@ -448,7 +450,7 @@ static void *queue_main(void *argument)
             break;
         struct queue_command *command = &queue->commands[queue->head % QUEUE_ROOM];
         pthread_mutex_unlock(&queue->lock);
-        command_run(queue, command);
+        driver_command_run(queue, command);
         pthread_mutex_lock(&queue->lock);
         queue->finished = ++queue->head;
         pthread_cond_broadcast(&queue->changed);
@@ -483,7 +485,7 @@ static void command_add(struct gpu_queue *queue, const struct queue_command *com
     pthread_mutex_unlock(&queue->lock);
 }
 
-static int command_queue(struct gpu_queue *queue, const struct queue_command *command, struct err *err)
+static int driver_command_queue(struct gpu_queue *queue, const struct queue_command *command, struct err *err)
 {
     if (context_check(queue->context, err) != 0)
         return -1;
@@ -550,7 +552,8 @@ static int queue_sync(struct gpu_queue *queue, struct err *err)
     return context_check(queue->context, err);
 }
 
-static int event_create(struct gpu_context *context, bool timed, struct gpu_event **out, struct err *err)
+static int driver_event_create(struct gpu_context *context, bool timed, struct gpu_event **out,
+                               struct err *err)
 {
     (void)timed;
     *out = calloc(1, sizeof(**out));
@@ -562,7 +565,7 @@ static int event_create(struct gpu_context *context, bool timed, struct gpu_even
     return 0;
 }
 
-static void event_destroy(struct gpu_event *event)
+static void driver_event_destroy(struct gpu_event *event)
 {
     if (!event)
         return;
@@ -575,27 +578,27 @@ static void event_destroy(struct gpu_event *event)
     free(event);
 }
 
-static int event_record(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
+static int driver_event_record(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
 {
     if (context_check(queue->context, err) != 0)
         return -1;
     pthread_mutex_lock(&event->lock);
     uint64_t serial = ++event->recorded;
     pthread_mutex_unlock(&event->lock);
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_RECORD, .event = event, .serial = serial}, err);
 }
 
-static int event_wait(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
+static int driver_event_wait(struct gpu_event *event, struct gpu_queue *queue, struct err *err)
 {
     pthread_mutex_lock(&event->lock);
     uint64_t serial = event->recorded;
     pthread_mutex_unlock(&event->lock);
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_WAIT, .event = event, .serial = serial}, err);
 }
 
-static int event_done(struct gpu_event *event, bool *done, struct err *err)
+static int driver_event_done(struct gpu_event *event, bool *done, struct err *err)
 {
     pthread_mutex_lock(&event->lock);
     *done = event->done == event->recorded;
@@ -612,7 +615,8 @@ static int event_sync(struct gpu_event *event, struct err *err)
     return context_check(event->context, err);
 }
 
-static int event_elapsed(struct gpu_event *from, struct gpu_event *to, float *milliseconds, struct err *err)
+static int driver_event_elapsed(struct gpu_event *from, struct gpu_event *to, float *milliseconds,
+                                struct err *err)
 {
     (void)err;
     *milliseconds = (float)((double)(to->time.tv_sec - from->time.tv_sec) * 1e3 +
@@ -622,26 +626,28 @@ static int event_elapsed(struct gpu_event *from, struct gpu_event *to, float *mi
 
 static int copy_in(struct gpu_queue *queue, gpu_address to, const void *from, uint64_t bytes, struct err *err)
 {
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_IN, .to = to, .host_from = from, .bytes = bytes}, err);
 }
 
 static int copy_out(struct gpu_queue *queue, void *to, gpu_address from, uint64_t bytes, struct err *err)
 {
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_OUT, .host_to = to, .from = from, .bytes = bytes},
         err);
 }
 
-static int copy(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes, struct err *err)
+static int driver_copy(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes,
+                       struct err *err)
 {
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_COPY, .to = to, .from = from, .bytes = bytes}, err);
 }
 
-static int fill(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t bytes, struct err *err)
+static int driver_fill(struct gpu_queue *queue, gpu_address to, uint8_t value, uint64_t bytes,
+                       struct err *err)
 {
-    return command_queue(
+    return driver_command_queue(
         queue, &(struct queue_command){.kind = COMMAND_FILL, .to = to, .value = value, .bytes = bytes}, err);
 }
 
@@ -690,7 +696,7 @@ static int launch(struct gpu_queue *queue, struct gpu_function *called, struct g
         return -1;
     }
     memcpy(command.args, args, args_bytes);
-    return command_queue(queue, &command, err);
+    return driver_command_queue(queue, &command, err);
 }
 
 static int capture_begin(struct gpu_queue *queue, struct err *err)
@@ -716,15 +722,15 @@ static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct e
 static int graph_launch(struct gpu_graph *graph, struct gpu_queue *queue, struct err *err)
 {
     for (uint32_t i = 0; i < graph->count; i++)
-        if (command_queue(queue, &graph->commands[i], err) != 0)
+        if (driver_command_queue(queue, &graph->commands[i], err) != 0)
             return -1;
     return 0;
 }
 
 const struct gpu_driver gpu_driver_emulated = {
     .kind = "emulated",
-    .open = emulated_open,
-    .close = emulated_close,
+    .open = driver_emulated_open,
+    .close = driver_emulated_close,
     .count = emulated_count,
     .info = emulated_info,
     .context_create = context_create,
@@ -737,21 +743,21 @@ const struct gpu_driver gpu_driver_emulated = {
     .memory_export = memory_export,
     .memory_import = memory_import,
     .memory_unimport = memory_destroy,
-    .peer_enable = peer_enable,
+    .peer_enable = driver_peer_enable,
     .queue_create = queue_create,
     .queue_destroy = queue_destroy,
     .queue_sync = queue_sync,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
-    .event_record = event_record,
-    .event_wait = event_wait,
-    .event_done = event_done,
+    .event_create = driver_event_create,
+    .event_destroy = driver_event_destroy,
+    .event_record = driver_event_record,
+    .event_wait = driver_event_wait,
+    .event_done = driver_event_done,
     .event_sync = event_sync,
-    .event_elapsed = event_elapsed,
+    .event_elapsed = driver_event_elapsed,
     .copy_in = copy_in,
     .copy_out = copy_out,
-    .copy = copy,
-    .fill = fill,
+    .copy = driver_copy,
+    .fill = driver_fill,
     .module_load = module_load,
     .module_unload = module_unload,
     .function = function,
