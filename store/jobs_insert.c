@@ -126,8 +126,27 @@ static void look_up_key(struct store *store, struct pending_job *job)
         pending_fail(job, &err);
 }
 
+/* The scheduler is woken after the commit. One that was woken for another batch in between finds these jobs
+ * too; if the api dies before, its next start wakes it; if the answer of the commit was lost, it is woken at
+ * once and when the request comes again. */
+static void scheduler_woken(void *arg, const struct pg_result *const *results, int count,
+                            const struct err *err)
+{
+    (void)arg, (void)results, (void)count, (void)err;
+}
+
+static void wake_scheduler(struct store *store)
+{
+    struct pg_params params;
+    struct err ignored; /* the queue of statements is full or the store is closing: a later batch wakes it */
+    sql_jobs_wake(&params);
+    pg_query(store->pg, params.statement, &params, scheduler_woken, NULL, &ignored);
+    pg_params_fini(&params);
+}
+
 /* A search for the key that runs before the submitted job is checked. */
 struct key_search {
+    struct store *store;
     store_job_made_fn *done;
     void *arg;
     char hex[DIGEST_HEX_SIZE], key[STORE_NAME_MAX + 1];
@@ -141,6 +160,8 @@ static void search_found(void *arg, const struct pg_result *const *results, int 
     (void)count;
     if (!why.code)
         key_read(results[0], search->key, search->hex, &made, &why);
+    if (!why.code)
+        wake_scheduler(search->store);
     search->done(search->arg, why.code ? &why : NULL, why.code ? NULL : &made);
     free(search);
 }
@@ -153,6 +174,7 @@ int store_job_find(struct store *store, const struct principal *owner, const cha
     struct key_search *search = calloc(1, sizeof(*search));
     if (!search)
         return err_set(err, ERR_NOMEM, "no memory for a search");
+    search->store = store;
     search->done = done;
     search->arg = arg;
     snprintf(search->key, sizeof(search->key), "%s", key);
@@ -204,23 +226,6 @@ static bool worth_splitting(const struct store *store, const struct job_batch *b
            (err->code == ERR_INVALID || err->code == ERR_CONFLICT || err->code == ERR_INTERNAL);
 }
 
-/* The scheduler is woken after the commit. One that was woken for another batch in between finds these jobs
- * too; if the api dies before, its next start wakes it. */
-static void scheduler_woken(void *arg, const struct pg_result *const *results, int count,
-                            const struct err *err)
-{
-    (void)arg, (void)results, (void)count, (void)err;
-}
-
-static void wake_scheduler(struct store *store)
-{
-    struct pg_params params;
-    struct err ignored; /* the queue of statements is full or the store is closing: a later batch wakes it */
-    sql_jobs_wake(&params);
-    pg_query(store->pg, params.statement, &params, scheduler_woken, NULL, &ignored);
-    pg_params_fini(&params);
-}
-
 static void batch_done(void *arg, const struct pg_result *const *results, int count, const struct err *err)
 {
     struct job_batch *batch = arg;
@@ -230,7 +235,7 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
         store->batcher->in_flight--;
         store->batcher->jobs_in_flight -= batch->count;
     }
-    if (store->batcher && !err->code)
+    if (store->batcher && (!err->code || err->code == ERR_NET || err->code == ERR_TIMEOUT))
         wake_scheduler(store);
     bool split = err->code != ERR_NONE && worth_splitting(store, batch, err);
     for (unsigned i = 0; i < batch->count; i++)

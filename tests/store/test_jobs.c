@@ -70,6 +70,47 @@ static void one_idempotency_key_makes_one_job(void **state)
     json_decref(inputs);
 }
 
+static void note_woken(void *arg, const char *channel, const char *payload)
+{
+    (void)channel, (void)payload;
+    ++*(int *)arg;
+}
+
+/* Turns the loop for some milliseconds, or until the scheduler was woken. */
+static void turn_ms(struct fixture *fixture, const int *woken, unsigned ms)
+{
+    const uint64_t deadline = clock_mono_ns() + (uint64_t)ms * 1000000;
+    while ((!woken || *woken == 0) && clock_mono_ns() < deadline) {
+        const struct timeval slice = {.tv_usec = 20000};
+        event_base_loopexit(fixture->base, &slice);
+        event_base_loop(fixture->base, EVLOOP_ONCE);
+    }
+}
+
+/* A client whose submit was answered by a lost connection sends it again. If the job was made then, the
+ * scheduler may not know. */
+static void a_repeated_submit_wakes_the_scheduler_again(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    static int woken; /* the listener stays */
+    struct err err;
+    assert_int_equal(store_listen(fixture->store, "motley_jobs", note_woken, &woken, &err), 0);
+    const int64_t id = submit(fixture, "again", "again-key");
+    turn_ms(fixture, NULL, 500); /* the listener's beginning, and the wake of the submit itself */
+    assert_true(woken > 0);
+    woken = 0;
+    json_t *spec = small_spec();
+    const struct store_job_new job = fixture_job(fixture, "again", spec, spec);
+    AWAIT_OK(
+        fixture, answer,
+        store_job_find(fixture->store, &fixture->user, "again-key", job.request_digest, on_made, &answer, E));
+    assert_int_equal(answer.made.id, id);
+    turn_ms(fixture, &woken, 10000);
+    assert_int_equal(woken, 1);
+    json_decref(spec);
+}
+
 static void one_bad_submit_does_not_spoil_those_beside_it(void **state)
 {
     const struct principal nobody_there = fixture_person(424242, "nobody");
@@ -440,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_comes_back_as_it_was_submitted),
         cmocka_unit_test(one_idempotency_key_makes_one_job),
+        cmocka_unit_test(a_repeated_submit_wakes_the_scheduler_again),
         cmocka_unit_test(one_bad_submit_does_not_spoil_those_beside_it),
         cmocka_unit_test(commands_follow_the_table_and_nothing_else),
         cmocka_unit_test(pages_walk_all_jobs_once_newest_first),
