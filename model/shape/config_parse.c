@@ -516,6 +516,8 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
         return -1;
     if (a->latent.kv > 0 && config_latent_parse(r, c) < 0)
         return -1;
+    if (a->qkv_by_head && c->kv_heads != c->heads)
+        return config_refuse_value(r, "num_key_value_heads", c->kv_heads, c->heads);
     if (c->heads % c->kv_heads != 0)
         return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,
                        c->heads);

@@ -553,6 +553,8 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "embedding_dropout: 0.1 is not supported");
     refused_whole("{'model_type':'gpt_neox','hidden_dropout':0.1}", "hidden_dropout: 0.1 is not supported");
     refused_whole("{'model_type':'gpt_neox','hidden_size':6145}", "hidden_size");
+    refused_whole("{'model_type':'gpt_neox','num_key_value_heads':8}",
+                  "num_key_value_heads: 8 is not supported; only 64 is");
     refused_whole("{'model_type':'phi','qk_layernorm':true}", "qk_layernorm: not supported");
     refused_whole("{'model_type':'cohere','use_qk_norm':true}", "use_qk_norm: not supported");
     refused_whole("{'model_type':'cohere','logit_scale':null}", "logit_scale");
