@@ -20,6 +20,9 @@
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
 /* Passes that each make another one necessary keep events waiting for so many passes at most. */
+/* An idle scheduler looks this often by itself: an api that died between the commit of a submit and its
+ * waking of the scheduler left a job that nobody has told us of. */
+#define LOOK_IDLE_NS 10000000000u
 enum { PASSES_BEFORE_EVENTS_MAX = 4 };
 #define BEACON_MS "5000"         /* how long agents look for a leader here after its last sign of life */
 #define MARKER "motley:instance" /* a key whose absence shows that Redis was wiped */
@@ -453,7 +456,7 @@ static void scheduler_tick(evutil_socket_t fd, short what, void *arg)
     redis_users_tick(scheduler, now_ns);
     prune(scheduler, now_ns);
     liveness_ask_again(scheduler, now_ns);
-    if (liveness_changed(scheduler, now_ns))
+    if (liveness_changed(scheduler, now_ns) || now_ns - scheduler->passed_ns > LOOK_IDLE_NS)
         scheduler_mark(scheduler);
     if (scheduler->pending)
         scheduler_turn(scheduler);

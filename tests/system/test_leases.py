@@ -148,6 +148,15 @@ def every_thread_of_a_worker_is_confined(motley):
     expect("sandbox: off" in said["right"] and "sandbox: off" not in said["left"], said)
 
 
+def a_job_that_nobody_told_of_is_found(motley):
+    """An api may die between the commit of a submit and its waking of the scheduler."""
+    ident = motley.submit(dict(spec(motley, "untold", 1), hold=True))["id"]
+    time.sleep(2)  # what the submit itself woke has ended by then; if not, this test only sees less
+    motley.sql(f"UPDATE jobs SET state = 'queued' WHERE id = {ident}")
+    wait_until("an idle scheduler does not look at the queue", lambda: motley.job(ident)["state"] not in ("held", "queued"))
+    wait_until("it does not end", lambda: motley.job(ident)["state"] == "succeeded")
+
+
 def nonsense_is_refused_by_name(motley):
     for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "must be a minute"),
                         (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "is past: it is "),
@@ -163,6 +172,7 @@ def devices_are_leased_booked_and_given_back():
     with Motley(config) as motley:
         a_leased_device_takes_no_job_until_it_is_given_back(motley)
         a_withdrawn_booking_holds_no_job_up(motley)
+        a_job_that_nobody_told_of_is_found(motley)
         nonsense_is_refused_by_name(motley)
         device = a_booking_moves_what_runs_there(motley)
         # every lease has one closed row in the ledger, until it ended
