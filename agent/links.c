@@ -26,6 +26,7 @@
 
 #include "common/clock.h"
 #include "common/cond.h"
+#include "common/log.h"
 #include "common/tls.h"
 
 enum {
@@ -81,6 +82,7 @@ struct links {
     json_t *nodes; /* {"NODE": generation}, or NULL. `lock` guards it, `server` and `client`. */
     char own_address[300];
     double cpu_per_byte; /* `lock` guards it */
+    bool own_waits;      /* a task for it is queued or under way */
     pthread_cond_t told; /* signalled when `nodes` changes */
     struct tls_files files;
 };
@@ -488,8 +490,6 @@ static int task_do(struct links *links, struct task *task, struct err *err)
     char wanted[TLS_IDENTITY_SIZE];
     if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
-    if (task->own)
-        return measure_own(links, task, wanted, err);
     const int fd = end_dial(task->address, 0, clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000, err);
     task->result.unreachable = fd < 0 && err->code == ERR_NET;
     if (fd < 0)
@@ -497,6 +497,7 @@ static int task_do(struct links *links, struct task *task, struct err *err)
     close(fd);
     pthread_mutex_lock(&links->turn);
     const int result = atomic_load(&links->stopping) ? err_set(err, ERR_CANCELLED, "the agent is stopping")
+                       : task->own                   ? measure_own(links, task, wanted, err)
                                                      : agent_measure(links, task, wanted, err);
     pthread_mutex_unlock(&links->turn);
     return result;
@@ -546,6 +547,9 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
         links->task_count--;
         if (!task->own)
             links->done(links->arg, &task->result);
+        else if (task->result.err.code && task->result.err.code != ERR_CANCELLED)
+            log_event(LOG_LEVEL_WARN, "own_connection_unmeasured", "why=\"%s\"", task->result.err.text);
+        links->own_waits &= !task->own;
         free(task);
     }
 }
@@ -715,9 +719,9 @@ void links_nodes(struct links *links, const char *own, const json_t *nodes)
     links->nodes = copy;
     pthread_cond_broadcast(&links->told);
     pthread_mutex_unlock(&links->lock);
-    struct err ignored; /* without its result plans do not count the time */
-    if (!before)
-        (void)task_add(links, true, 0, own, links->own_address, &ignored);
+    struct err ignored; /* without its result plans do not count the time; the next call tries again */
+    if (!links->own_waits && links_cpu_per_byte(links) == 0)
+        links->own_waits = task_add(links, true, 0, own, links->own_address, &ignored) == 0;
     json_decref(before);
 }
 

@@ -36,11 +36,10 @@ static int parse_delta_layers(struct json_reader *r, struct model_config *c)
         if (linear)
             model_layer_mark(c->delta_layer, i);
         else if (types && (!type || (strcmp(type, "full_attention") != 0 && strcmp(type, "attention") != 0)))
-            return err_set(
-                r->err, ERR_UNSUPPORTED,
-                "layer_types[%u]: only linear_attention and full_attention are known in a model of "
-                "type \"%s\"",
-                i, model_arch_name(c->arch));
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "layer_types[%u]: only %s are known in a model of type \"%s\"", i,
+                           c->delta_scan ? "mamba and attention" : "linear_attention and full_attention",
+                           model_arch_name(c->arch));
     }
     return 0;
 }

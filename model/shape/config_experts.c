@@ -91,15 +91,23 @@ static int refuse_groups(struct json_reader *r)
     return 0;
 }
 
-/* Refuses another choice of experts than the largest probabilities, and weights that are divided by their
- * sum, which DeepSeek's own code knows and transformers does not. */
+/* Refuses another choice of experts than the largest probabilities, weights that are divided by their sum,
+ * and dense layers between those with experts, which DeepSeek's own code knows and transformers does not. */
 static int refuse_choice(struct json_reader *r, const struct model_config *c)
 {
-    const char *method = "greedy";
+    const char *method = "greedy", *scores = "softmax";
+    uint32_t freq = 1;
     jr_str(r, "topk_method", JR_OPTIONAL, 1, 64, &method);
+    jr_str(r, "scoring_func", JR_OPTIONAL, 1, 64, &scores);
+    jr_u32(r, "moe_layer_freq", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &freq);
     if (!r->failed && strcmp(method, "greedy") != 0)
         return err_set(r->err, ERR_UNSUPPORTED, "topk_method: \"%.64s\" is not supported; only greedy is",
                        method);
+    if (!r->failed && strcmp(scores, "softmax") != 0)
+        return err_set(r->err, ERR_UNSUPPORTED, "scoring_func: \"%.64s\" is not supported; only softmax is",
+                       scores);
+    if (!r->failed && freq != 1)
+        return config_refuse_value(r, "moe_layer_freq", freq, 1);
     if (!r->failed && c->router_renormalise)
         return err_set(r->err, ERR_UNSUPPORTED, "norm_topk_prob: not supported; it must be false");
     return r->failed ? -1 : 0;

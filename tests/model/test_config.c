@@ -602,6 +602,9 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "rope_parameters: \"linear\" is not known for deepseek_v3; default and yarn are");
     refused_whole(LATENT "'topk_method':'group_limited_greedy','n_group':8,'topk_group':3}",
                   "topk_method: \"group_limited_greedy\" is not supported; only greedy is");
+    refused_whole(LATENT "'scoring_func':'sigmoid'}",
+                  "scoring_func: \"sigmoid\" is not supported; only softmax is");
+    refused_whole(LATENT "'moe_layer_freq':2}", "moe_layer_freq");
     refused_whole(LATENT "'norm_topk_prob':true}", "norm_topk_prob: not supported; it must be false");
     refused_whole(
         "{'model_type':'glm4_moe_lite','num_hidden_layers':2,'n_routed_experts':8,'n_shared_experts':1,"
