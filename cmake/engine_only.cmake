@@ -48,7 +48,7 @@ set(model shape/arch shape/arch_table shape/blocks files/by_name shape/config fi
   shape/packing shape/rope files/source files/tensor_type shape/lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model shape/config_delta shape/config_experts shape/config_heads shape/config_keys shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
+  list(APPEND model shape/config_delta shape/config_experts shape/config_heads shape/config_keys shape/config_parse shape/config_plain shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
     shape/names shape/nf4_skipped adapters/peft adapters/peft_config adapters/peft_experts adapters/peft_keys shape/generation_config files/safetensors files/safetensors_write files/source_local
     shape/tensors shape/tensors_fused)
 endif()

@@ -30,7 +30,7 @@
 #define TOLD_NS 1000000000u    /* between two words to an agent that another replaced */
 #define CLOCK_MOVED_US 5000000 /* a node's clock that moved by more is written at once */
 /* So many runs in a row whose events are refused are not at fault themselves. */
-enum { REFUSED_RUNS_MAX = 3 };
+enum { REFUSED_RUNS_MAX = 3, SOLO_FAILURES_MAX = 4 };
 
 /* ---- reading ---- */
 
@@ -303,13 +303,19 @@ static void all_committed(struct scheduler *scheduler, bool quiet)
     read_next(scheduler, quiet);
 }
 
+static void ingest_solo_forget(struct scheduler *scheduler)
+{
+    scheduler->solo_failures = 0;
+    scheduler->solo_why = (struct err){0};
+}
+
 /* Called when the batch is committed, or when there was nothing to write. */
 static void batch_committed(struct scheduler *scheduler)
 {
     const bool quiet = event_batch_is_empty(&scheduler->batch);
     scheduler->ingest_conflicts = 0;
     scheduler->refused_runs = quiet ? scheduler->refused_runs : 0;
-    scheduler->solo_failed = false;
+    ingest_solo_forget(scheduler);
     health_good(scheduler, TASK_INGEST);
     bool dirty = changes_decisions(&scheduler->batch);
     learn(scheduler);
@@ -384,16 +390,19 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
         json_array_remove(scheduler->pending, 0);
 }
 
-/* Commits the events one by one from now on; one that fails alone, twice, is replaced. If the statement is at
- * fault rather than the event, all events wait. */
+/* Commits the events one by one from now on; one that fails alone, twice by the same fault or
+ * SOLO_FAILURES_MAX times by whatever, is replaced. If the statement is at fault rather than the event, all
+ * events wait. */
 static void handle_poison(struct scheduler *scheduler, const struct err *err)
 {
-    if (!scheduler->solo || !scheduler->solo_failed) {
-        scheduler->solo_failed = scheduler->solo;
+    const bool again = strcmp(scheduler->solo_why.text, err->text) == 0;
+    scheduler->solo_failures += scheduler->solo;
+    if (!scheduler->solo || (!again && scheduler->solo_failures < SOLO_FAILURES_MAX)) {
+        scheduler->solo_why = scheduler->solo ? *err : (struct err){0};
         scheduler->solo = true;
         return;
     }
-    scheduler->solo_failed = false;
+    ingest_solo_forget(scheduler);
     if (store_err_is_of_statement(err) || note_refused(scheduler))
         return;
     defuse(scheduler, err);

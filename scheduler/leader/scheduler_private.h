@@ -154,12 +154,13 @@ struct scheduler {
     bool reading;                      /* an XREAD is under way */
     /* index of the next struct node_stream to read, when one XREAD does not cover all streams */
     size_t read_next;
-    size_t read_busy;   /* streams that had entries in the last read, at least 1 */
-    size_t read_alone;  /* number of further reads that take one stream each */
-    char read_only[72]; /* the node whose stream is read alone; "": several streams are read */
-    json_t *pending;    /* events that were read and not yet committed, or NULL */
-    bool taken;         /* the last read found an entry, even if it was refused */
-    bool solo_failed;   /* the first pending event has failed alone */
+    size_t read_busy;       /* streams that had entries in the last read, at least 1 */
+    size_t read_alone;      /* number of further reads that take one stream each */
+    char read_only[72];     /* the node whose stream is read alone; "": several streams are read */
+    json_t *pending;        /* events that were read and not yet committed, or NULL */
+    bool taken;             /* the last read found an entry, even if it was refused */
+    unsigned solo_failures; /* how often the first pending event has failed alone, and why last */
+    struct err solo_why;
     /* consecutive runs with an event that was refused alone, since the last commit of events, and the last of
      * them */
     unsigned refused_runs;

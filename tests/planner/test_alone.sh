@@ -15,7 +15,7 @@ flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sec
 tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/arena.c common/array.c common/buf.c common/clock.c common/digest.c common/doc.c common/err.c common/json.c common/outside.c common/rand.c common/units.c
-    model/shape/arch.c model/shape/arch_table.c model/shape/block_cost.c model/shape/blocks.c model/shape/config.c model/shape/config_delta.c model/shape/config_experts.c model/shape/config_heads.c model/shape/config_keys.c model/shape/config_parse.c model/shape/flat.c model/shape/footprint.c model/shape/layer.c
+    model/shape/arch.c model/shape/arch_table.c model/shape/block_cost.c model/shape/blocks.c model/shape/config.c model/shape/config_delta.c model/shape/config_experts.c model/shape/config_heads.c model/shape/config_keys.c model/shape/config_parse.c model/shape/config_plain.c model/shape/flat.c model/shape/footprint.c model/shape/layer.c
     model/shape/layer_steps.c model/shape/layer_tensors.c model/shape/lora_match.c model/shape/lora_rules.c model/shape/lora_sites.c model/shape/names.c model/shape/nf4_skipped.c model/job/order.c
     model/files/pack.c model/shape/packing.c model/shape/rope.c model/job/spec.c model/job/spec_array.c model/job/spec_check.c model/job/spec_json.c
     model/files/tensor_type.c"

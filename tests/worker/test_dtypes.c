@@ -33,14 +33,15 @@ static double distance(const struct outcome *a, const struct outcome *b)
 
 /* With fp32 boundaries a pipeline equals one device bit by bit, except where norms are rounded. Replicas add
  * gradients in another order; that difference of 1e-7 is rounded to 8 or 11 bits in the next step and may
- * change a bit, so they agree within 2e-4. Results in 16 bits are near those in fp32 but not equal. */
+ * change a bit: measured are 1.3e-4 (AVX-512), 1.8e-4 (AVX2) and 2.4e-4 (AVX512-BF16) in bf16, and 3.4e-5 in
+ * fp16. Results in 16 bits are near those in fp32 but not equal. */
 static void splits_give_one_devices_numbers(void **state)
 {
     static const struct {
         enum workload_compute compute;
-        double from_fp32; /* largest relative difference from fp32 */
-        bool all;         /* test all shapes, else the last one */
-    } cases[] = {{COMPUTE_BF16, 2e-2, true}, {COMPUTE_FP16, 2e-3, false}};
+        double from_fp32, apart; /* largest relative difference from fp32, and from one device */
+        bool all;                /* test all shapes, else the last one */
+    } cases[] = {{COMPUTE_BF16, 2e-2, 4e-4, true}, {COMPUTE_FP16, 2e-3, 2e-4, false}};
     struct fixture fix;
     struct world world;
     struct outcome one, fp32, out;
@@ -58,7 +59,7 @@ static void splits_give_one_devices_numbers(void **state)
             run_from(&fix, &world, &shapes[s], (struct resume){0}, &out);
             if (shapes[s].placement == PLACE_PIPELINE)
                 check_near(&one, &out, plan_schedule_name(shapes[s].order));
-            assert_true(distance(&out, &one) < 2e-4);
+            assert_true(distance(&out, &one) < cases[c].apart);
             outcome_fini(&out);
         }
         outcome_fini(&one);
