@@ -126,9 +126,9 @@ static void look_up_key(struct store *store, struct pending_job *job)
         pending_fail(job, &err);
 }
 
-/* The scheduler is woken after the commit. One that was woken for another batch in between finds these jobs
- * too; if the api dies before, its next start wakes it; if the answer of the commit was lost, it is woken at
- * once and when the request comes again. */
+/* The scheduler is woken after the commit, also where the commit's answer was lost. One that was woken for
+ * another batch in between finds these jobs, too. Where no wake-up comes, since the api died or the statement
+ * failed, an idle scheduler looks by itself (LOOK_IDLE_NS of scheduler/scheduler.c). */
 static void scheduler_woken(void *arg, const struct pg_result *const *results, int count,
                             const struct err *err)
 {
@@ -138,7 +138,7 @@ static void scheduler_woken(void *arg, const struct pg_result *const *results, i
 static void wake_scheduler(struct store *store)
 {
     struct pg_params params;
-    struct err ignored; /* the queue of statements is full or the store is closing: a later batch wakes it */
+    struct err ignored; /* the queue of statements is full, or the store is closing */
     sql_jobs_wake(&params);
     pg_query(store->pg, params.statement, &params, scheduler_woken, NULL, &ignored);
     pg_params_fini(&params);

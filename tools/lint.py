@@ -14,6 +14,7 @@ import sys
 
 import circles
 import documents
+import names
 import recursion
 import sql
 import statements
@@ -373,10 +374,10 @@ def main():
     for room, path, _, why, _ in circles.find(files, sorted(MAY_INCLUDE), circles.read):
         report(path[0], 1, "circle", f"{' -> '.join(path)}: {'; '.join(why)}")
     sources = [f for f in files if f.endswith(".c") and f.split("/")[0] in MAY_INCLUDE]
-    for path, line, name, others in recursion.names_twice(sources, circles.read):
+    for path, line, name, others in names.find(sources, circles.read):
         report(path, line, "name", f"{name} is a function of {', '.join(others)}, too: put the file's noun before it")
-    for path, line, names in recursion.find(sources, circles.read):
-        report(path, line, "recursion", f"{', '.join(names)}: no depth bounds it (tools/recursion.py)")
+    for path, line, circle in recursion.find(sources, circles.read):
+        report(path, line, "recursion", f"{', '.join(circle)}: no depth bounds it (tools/recursion.py)")
     try:
         for path, line, name in statements.find([f for f in files if re.match(r"store/\w+\.sql$", f)]):
             report(path, line, "visible", f"{name} does not ask who may see what it reads or changes (tools/statements.py)")

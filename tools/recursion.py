@@ -56,23 +56,6 @@ def functions(paths, read):
     return found
 
 
-# It has the names of the vendors' table, which its macros paste.
-NAMED_AS_A_TABLE = {"engine/gpu/vendor_driver.c"}
-
-
-def names_twice(paths, read):
-    """Yields (file, line, name, other files) of static functions whose name another file's function has, too."""
-    files = {}
-    for path, text, _, line in functions([p for p in paths if p not in NAMED_AS_A_TABLE], read).values():
-        name = FUNCTION.match(text).group(2)
-        files.setdefault(name, {})[path] = (line, "static" in text.split("(")[0])
-    for name, at in sorted(files.items()):
-        for path, (line, static) in at.items():
-            if static and len(at) > 1:
-                yield path, line, name, sorted(set(at) - {path})
-                break
-
-
 def calls_in_circles(known):
     """Yields the keys of each circle of calls among functions()."""
     calls = {key: {k for name in names for k in [(path, name) if (path, name) in known else ("", name)] if k in known}

@@ -506,8 +506,6 @@ static void language_models_inside_others_are_found(void **state)
                   "ministral3");
 }
 
-static void what_is_not_known_is_refused_by_name(void **state)
-{
 #define LATENT                                                                                               \
     "{'model_type':'deepseek_v2','n_routed_experts':8,'n_shared_experts':1,'num_experts_per_tok':2,"         \
     "'moe_intermediate_size':16,"
@@ -516,6 +514,8 @@ static void what_is_not_known_is_refused_by_name(void **state)
     ":8,"                                                                                                    \
     "'num_hidden_layers':2,'n_routed_experts':8,'n_shared_experts':1,'num_experts_per_tok':2,"               \
     "'moe_intermediate_size':16,"
+static void what_is_not_known_is_refused_by_name(void **state)
+{
     (void)state;
     refused("model_type", "'falcon'", ERR_UNSUPPORTED, "falcon");
     refused("model_type", "'falcon'", ERR_UNSUPPORTED,
@@ -532,6 +532,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("rope_parameters", "{'full_attention':{'rope_theta':1.0}}", ERR_UNSUPPORTED, "full_attention");
     refused("use_bidirectional_attention", "true", ERR_UNSUPPORTED, "use_bidirectional_attention");
     refused("text_config", "{'model_type':'llama'}", ERR_UNSUPPORTED, "llama");
+}
+
+static void settings_that_no_step_has_are_refused_by_name(void **state)
+{
+    (void)state;
     refused_whole(
         "{'model_type':'gemma4'}",
         "text_config: missing; a model of type \"gemma4\" has one, whose model_type is gemma4_text");
@@ -549,6 +554,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "llama_4_scaling_beta");
     refused_whole("{'model_type':'granite','residual_multiplier':0.0}", "residual_multiplier");
     refused_whole("{'model_type':'helium','head_dim':64}", "head_dim");
+}
+
+static void layer_norms_and_plain_mlps_are_refused_by_name(void **state)
+{
+    (void)state;
     refused_whole("{'model_type':'starcoder2','embedding_dropout':0.1}",
                   "embedding_dropout: 0.1 is not supported");
     refused_whole("{'model_type':'gpt_neox','hidden_dropout':0.1}", "hidden_dropout: 0.1 is not supported");
@@ -559,6 +569,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused_whole("{'model_type':'cohere','use_qk_norm':true}", "use_qk_norm: not supported");
     refused_whole("{'model_type':'cohere','logit_scale':null}", "logit_scale");
     refused_whole("{'model_type':'starcoder2','hidden_act':'relu'}", "hidden_act: \"relu\" is not supported");
+}
+
+static void convolutions_and_states_are_refused_by_name(void **state)
+{
+    (void)state;
     refused_whole("{'model_type':'qwen3_5_text','linear_conv_kernel_dim':3}", "linear_conv_kernel_dim: 3");
     refused_whole("{'model_type':'qwen3_5_text','linear_key_head_dim':256}", "linear_key_head_dim");
     refused_whole("{'model_type':'qwen3_5_text','linear_num_key_heads':3}", "linear_num_value_heads: 32 is");
@@ -583,6 +598,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
                   "mamba_proj_bias: not supported");
     refused_whole("{'model_type':'granitemoehybrid','time_step_limit':[0.001,0.1]}",
                   "time_step_limit: not supported");
+}
+
+static void experts_and_latent_attention_are_refused_by_name(void **state)
+{
+    (void)state;
     refused_whole(MIXTURE "'n_group':8,'topk_group':4}", "n_group: 8 is not supported; only 1 is");
     refused_whole(MIXTURE "'first_k_dense_replace':2}",
                   "first_k_dense_replace: leaves no layer with experts");
@@ -610,6 +630,11 @@ static void what_is_not_known_is_refused_by_name(void **state)
         "{'model_type':'glm4_moe_lite','num_hidden_layers':2,'n_routed_experts':8,'n_shared_experts':1,"
         "'num_experts_per_tok':2,'moe_intermediate_size':16,'mlp_layer_types':['dense']}",
         "mlp_layer_types: has 1 entries for num_hidden_layers, 2");
+}
+
+static void gemma_4_and_gpt_oss_are_refused_by_name(void **state)
+{
+    (void)state;
     refused_whole("{'model_type':'gemma4_text','vocab_size_per_layer_input':7}",
                   "vocab_size_per_layer_input: 7 is not supported; only vocab_size, 262144, is");
     refused_whole("{'model_type':'gemma4_text','num_kv_shared_layers':30}",
@@ -648,6 +673,11 @@ int main(void)
         cmocka_unit_test(sizes_that_a_file_lacks_are_doubted),
         cmocka_unit_test(language_models_inside_others_are_found),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
+        cmocka_unit_test(settings_that_no_step_has_are_refused_by_name),
+        cmocka_unit_test(layer_norms_and_plain_mlps_are_refused_by_name),
+        cmocka_unit_test(convolutions_and_states_are_refused_by_name),
+        cmocka_unit_test(experts_and_latent_attention_are_refused_by_name),
+        cmocka_unit_test(gemma_4_and_gpt_oss_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

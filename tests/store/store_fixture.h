@@ -158,6 +158,17 @@ static inline int fixture_teardown(void **state)
 
 static const uint8_t fixture_digest[32] = {1, 2, 3};
 
+/* Runs SQL on a connection of its own. */
+static inline void fixture_sql(struct fixture *fixture, const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn, text, &err) < 0)
+        fail_msg("%s", err.text);
+    pg_disconnect(conn);
+}
+
 static inline struct store_job_new fixture_job(const struct fixture *fixture, const char *name, json_t *spec,
                                                json_t *inputs)
 {

@@ -2,16 +2,6 @@
  * it ends. Sums by day have the same total as the rows that they replace. */
 #include "store_fixture.h"
 
-static void sql(struct fixture *fixture, const char *text)
-{
-    struct err err;
-    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    if (pg_script(conn, text, &err) < 0)
-        fail_msg("%s", err.text);
-    pg_disconnect(conn);
-}
-
 static int64_t number(struct fixture *fixture, const char *query)
 {
     struct err err;
@@ -30,7 +20,8 @@ static int64_t number(struct fixture *fixture, const char *query)
 static int setup(void **state)
 {
     fixture_setup(state);
-    sql(*state, "INSERT INTO nodes (name, state) VALUES ('left', 'alive');"
+    fixture_sql(*state,
+                "INSERT INTO nodes (name, state) VALUES ('left', 'alive');"
                 "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
                 "('left/cpu0', 'left', 'cpu', '{}', 'd', 1), ('left/cpu1', 'left', 'cpu', '{}', 'd', 1);"
                 "INSERT INTO groups (name) VALUES ('vision'); UPDATE leader SET epoch = 7;");
@@ -119,7 +110,7 @@ static void the_ledger_is_the_assignments_intervals_however_they_end(void **stat
     static const char *const ends[] = {"done", "failed", "stopped"};
     uint32_t seed = 12345;
     int64_t job = new_job(fixture);
-    sql(fixture, "UPDATE jobs SET account = 1");
+    fixture_sql(fixture, "UPDATE jobs SET account = 1");
     for (int64_t run = 1; run <= 40; run++) {
         seed = seed * 1664525u + 1013904223u;
         begin(fixture, job, run);
@@ -133,14 +124,16 @@ static void the_ledger_is_the_assignments_intervals_however_they_end(void **stat
             json_decref(lost);
         }
         if (seed >> 30 == 2)
-            sql(fixture,
+            fixture_sql(
+                fixture,
                 "UPDATE ledger SET begins = begins + interval '1 hour' WHERE ends IS NULL;"
                 "UPDATE runs SET created_at = created_at + interval '1 hour' WHERE state = 'starting';");
         if (seed >> 30 != 2)
             check_books(fixture);
         run_ends(fixture, run);
         if (seed >> 30 == 2) /* the clock was an hour ahead when the run ended, and now it is right */
-            sql(fixture,
+            fixture_sql(
+                fixture,
                 "UPDATE runs SET created_at = created_at - interval '1 hour' WHERE created_at > now();"
                 "UPDATE ledger SET begins = begins - interval '1 hour', ends = ends - interval '1 hour' "
                 "WHERE begins > now();");
@@ -164,12 +157,13 @@ static void old_rows_become_sums_by_day_of_the_same_total(void **state)
     struct fixture *fixture = *state;
     struct answer answer;
     /* some rows last 36 hours over two midnights, others end exactly at midnight */
-    sql(fixture, "UPDATE ledger SET begins = timestamptz '2020-03-01 18:00:00.000123+00' + assignment * "
-                 "interval '1 minute', "
-                 "ends = timestamptz '2020-03-03 06:00:00.000456+00' + assignment * interval '1 minute' "
-                 "WHERE assignment < 60;"
-                 "UPDATE ledger SET begins = '2020-03-05 22:00:00+00', ends = '2020-03-06 00:00:00+00' WHERE "
-                 "assignment = 60;");
+    fixture_sql(fixture,
+                "UPDATE ledger SET begins = timestamptz '2020-03-01 18:00:00.000123+00' + assignment * "
+                "interval '1 minute', "
+                "ends = timestamptz '2020-03-03 06:00:00.000456+00' + assignment * interval '1 minute' "
+                "WHERE assignment < 60;"
+                "UPDATE ledger SET begins = '2020-03-05 22:00:00+00', ends = '2020-03-06 00:00:00+00' WHERE "
+                "assignment = 60;");
     int64_t held = number(
         fixture,
         "SELECT sum((extract(epoch FROM ends - begins) * 1e6)::bigint) FROM ledger WHERE assignment <= 60");

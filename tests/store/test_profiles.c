@@ -177,16 +177,6 @@ static void runs_teach_what_their_tables_and_speeds_do_not_say(void **state)
     pg_disconnect(conn);
 }
 
-static void sql(struct fixture *fixture, const char *text)
-{
-    struct err err;
-    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    if (pg_script(conn, text, &err) < 0)
-        fail_msg("%s", err.text);
-    pg_disconnect(conn);
-}
-
 /* Has a run tell that it measured left/cpu0 at `speed`; returns the speed that later plans begin with. */
 static double speed_after(struct fixture *fixture, int run, double speed)
 {
@@ -215,7 +205,8 @@ static void a_run_moves_a_speed_as_far_as_its_steps_agree(void **state)
     AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
     json_decref(spec);
     json_decref(inputs);
-    sql(fixture,
+    fixture_sql(
+        fixture,
         "UPDATE leader SET epoch = 7; UPDATE profiles SET measured_at = now() - interval '1 hour';"
         "INSERT INTO runs (id, job, attempt, epoch, state, plan) SELECT 7000 + n, (SELECT max(id) FROM "
         "jobs), n, 7000 + n, "
@@ -238,7 +229,8 @@ static void a_run_moves_a_speed_as_far_as_its_steps_agree(void **state)
     assert_true(fabs(speed_after(fixture, 7002, 0.6) - part) < 1e-9);
     assert_true(fabs(speed_after(fixture, 7002, 0.6) - part) < 1e-9);
     assert_true(fabs(speed_after(fixture, 7002, 0.525) - 0.5) < 1e-9);
-    sql(fixture, "UPDATE profiles SET measured_at = now()"); /* measured anew: nothing is known beside it */
+    fixture_sql(fixture,
+                "UPDATE profiles SET measured_at = now()"); /* measured anew: nothing is known beside it */
     assert_true(fabs(speed_after(fixture, 7001, 0.8) - 0.8) < 1e-9);
 }
 

@@ -2,16 +2,6 @@
 #include "store_fixture.h"
 #include "store/leader.h"
 
-static void sql(struct fixture *fixture, const char *text)
-{
-    struct err err;
-    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    if (pg_script(conn, text, &err) < 0)
-        fail_msg("%s", err.text);
-    pg_disconnect(conn);
-}
-
 static int64_t number(struct fixture *fixture, const char *query)
 {
     struct err err;
@@ -34,16 +24,17 @@ static int setup(void **state)
 {
     fixture_setup(state);
     struct fixture *fixture = *state;
-    sql(fixture, "INSERT INTO nodes (name, state) VALUES ('left', 'alive'), ('right', 'alive');"
-                 "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
-                 "('left/cpu0', 'left', 'cpu', '{}', 'd', 1), ('right/cpu0', 'right', 'cpu', '{}', 'd', 1);"
-                 "INSERT INTO jobs (owner, name, state, spec, inputs, steps, attempt) "
-                 "VALUES (1, 'j', 'running', '{\"checkpoint\":{\"keep\":2}}', '{}', 100, 1);"
-                 "INSERT INTO runs (job, attempt, epoch, state, plan) VALUES (1, 1, 5, 'running', '{}');"
-                 "INSERT INTO assignments (run, rank, node, device, state, last_seq) VALUES "
-                 "(1, 0, 'left', 'left/cpu0', 'running', 3), (1, 1, 'right', 'right/cpu0', 'running', 3);"
-                 "INSERT INTO blobs (sha256, size) VALUES ('" FILE_A "', 1);"
-                 "UPDATE jobs SET run = 1; UPDATE leader SET epoch = 7;");
+    fixture_sql(fixture,
+                "INSERT INTO nodes (name, state) VALUES ('left', 'alive'), ('right', 'alive');"
+                "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
+                "('left/cpu0', 'left', 'cpu', '{}', 'd', 1), ('right/cpu0', 'right', 'cpu', '{}', 'd', 1);"
+                "INSERT INTO jobs (owner, name, state, spec, inputs, steps, attempt) "
+                "VALUES (1, 'j', 'running', '{\"checkpoint\":{\"keep\":2}}', '{}', 100, 1);"
+                "INSERT INTO runs (job, attempt, epoch, state, plan) VALUES (1, 1, 5, 'running', '{}');"
+                "INSERT INTO assignments (run, rank, node, device, state, last_seq) VALUES "
+                "(1, 0, 'left', 'left/cpu0', 'running', 3), (1, 1, 'right', 'right/cpu0', 'running', 3);"
+                "INSERT INTO blobs (sha256, size) VALUES ('" FILE_A "', 1);"
+                "UPDATE jobs SET run = 1; UPDATE leader SET epoch = 7;");
     return 0;
 }
 
@@ -85,9 +76,9 @@ static void a_stale_epoch_writes_nothing_at_all(void **state)
     assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 0);
     assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 3, 4), 10), ERR_NONE);
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), 1);
-    sql(fixture, "UPDATE runs SET state = 'lost'");
+    fixture_sql(fixture, "UPDATE runs SET state = 'lost'");
     assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 4, 5), 11), ERR_CONFLICT); /* the run has ended */
-    sql(fixture, "UPDATE runs SET state = 'running'");
+    fixture_sql(fixture, "UPDATE runs SET state = 'running'");
 }
 
 static void a_step_once_reported_is_not_new_again(void **state)
@@ -160,7 +151,7 @@ static void measured_routing_becomes_an_input(void **state)
     struct fixture *fixture = *state;
     static const char share_of_the_first_expert[] =
         "SELECT coalesce((inputs #>> '{expert_share,1,0}')::float8 * 100, -1)::bigint FROM jobs WHERE id = 1";
-    sql(fixture, "UPDATE jobs SET inputs = '{\"model\": \"m\"}'");
+    fixture_sql(fixture, "UPDATE jobs SET inputs = '{\"model\": \"m\"}'");
     assert_int_equal(number(fixture, share_of_the_first_expert), -1);
     for (int parts = 2; parts > 0; parts--) {
         struct answer answer;
@@ -186,7 +177,7 @@ static void a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_sta
     struct fixture *fixture = *state;
     struct answer answer;
     int64_t before = number(fixture, "SELECT max(step) FROM checkpoints WHERE complete");
-    sql(fixture, "UPDATE blobs SET used_at = now() - interval '2 days'");
+    fixture_sql(fixture, "UPDATE blobs SET used_at = now() - interval '2 days'");
     json_t *rows = json_pack("[{s:i, s:i, s:i, s:i, s:i, s:b, s:{s:s, s:s}}]", "job", 1, "run", 1, "step", 90,
                              "rank", 0, "parts", 1, "best", 1, "blobs", "one", FILE_A, "two",
                              "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
@@ -209,7 +200,8 @@ static void a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_sta
 static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(void **state)
 {
     struct fixture *fixture = *state;
-    sql(fixture,
+    fixture_sql(
+        fixture,
         "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, ended_at) SELECT n, 1, "
         "'old', "
         "  'succeeded', '{}', '{\"train\":\"x\"}', 300, 3, now() - interval '61 days' FROM "
@@ -235,19 +227,20 @@ static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(
         "  now() - interval '91 days' FROM generate_series(3, 5) n;"
         "UPDATE datasets SET used_at = now() - interval '89 days' WHERE key = repeat('3', 64);");
     /* A measurement that rests for hours keeps its tries, as they make its pauses longer. */
-    sql(fixture, "INSERT INTO requests (kind, device, key, tries, state, deadline_at) VALUES "
-                 "('profile', 'd', 'rests', 9, 'failed', now() - interval '3 h'), "
-                 "('profile', 'd', 'forgotten', 9, 'failed', now() - interval '5 h')");
-    sql(fixture, "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, step) VALUES "
-                 "  (1006, 1, 'runs', 'running', '{}', '{}', 900, 1, 300);"
-                 "INSERT INTO metrics (job, kind, step, rank, document) SELECT 1006, k, s, r, '{}' FROM "
-                 "  unnest(ARRAY['step', 'ranks']) k, generate_series(0, 299) s, generate_series(0, 1) r;");
+    fixture_sql(fixture, "INSERT INTO requests (kind, device, key, tries, state, deadline_at) VALUES "
+                         "('profile', 'd', 'rests', 9, 'failed', now() - interval '3 h'), "
+                         "('profile', 'd', 'forgotten', 9, 'failed', now() - interval '5 h')");
+    fixture_sql(fixture,
+                "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, step) VALUES "
+                "  (1006, 1, 'runs', 'running', '{}', '{}', 900, 1, 300);"
+                "INSERT INTO metrics (job, kind, step, rank, document) SELECT 1006, k, s, r, '{}' FROM "
+                "  unnest(ARRAY['step', 'ranks']) k, generate_series(0, 299) s, generate_series(0, 1) r;");
     while (prune(fixture, 150) && number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006") > 1000) {
     }
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'step'"), 600);
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'ranks'"),
                      400);
-    sql(fixture, "DELETE FROM metrics WHERE job = 1006; DELETE FROM jobs WHERE id = 1006;");
+    fixture_sql(fixture, "DELETE FROM metrics WHERE job = 1006; DELETE FROM jobs WHERE id = 1006;");
     int64_t all = number(fixture, "SELECT count(*) FROM metrics");
     assert_true(prune(fixture, 100)); /* one call removes at most 100 rows */
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), all - 100);
@@ -276,7 +269,7 @@ static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(
     assert_int_equal(
         number(fixture, "SELECT count(*) FROM datasets WHERE key IN (repeat('3', 64), repeat('5', 64))"), 2);
     assert_int_equal(number(fixture, "SELECT count(*) FROM datasets WHERE key = repeat('4', 64)"), 0);
-    sql(fixture, "DELETE FROM jobs WHERE id = 1005");
+    fixture_sql(fixture, "DELETE FROM jobs WHERE id = 1005");
 }
 
 static void one_device_has_one_living_rank(void **state)
@@ -372,8 +365,8 @@ static void one_leads_and_the_next_has_a_higher_epoch(void **state)
     b.leader = store_leader_create(fixture->base, &config, &events, &b, &err);
     /* PostgreSQL ends the session of leader a. It must notice, and a or b must then lead under a higher
      * epoch. */
-    sql(fixture, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN "
-                 "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)");
+    fixture_sql(fixture, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN "
+                         "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)");
     uint64_t deadline = clock_mono_ns() + 10000000000u;
     while (a.losses == 0 && clock_mono_ns() < deadline) {
         const struct timeval slice = {.tv_usec = 20000};
